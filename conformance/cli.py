@@ -1,0 +1,187 @@
+"""The command ``vllm-conformance``.
+
+Exit status 0: conforms; 1: findings; 2: wrong use, or an environment that cannot answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from conformance import __version__
+from conformance.target import DEFAULT_SUBJECTS, WrongUse, parse_subject, require_vllm
+
+_SUITE = Path(__file__).with_name("suite")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vllm-conformance")
+def main() -> None:
+    """Say whether a CPU runner for vLLM does what the GPU runner does."""
+
+
+@main.command()
+@click.option(
+    "--subject",
+    "subjects",
+    multiple=True,
+    metavar="NAME",
+    help=f"bare, upstream, ours or package.module:Class; repeatable  [{', '.join(DEFAULT_SUBJECTS)}]",
+)
+@click.option(
+    "--generation",
+    type=click.Choice(["v1"]),
+    default="v1",
+    show_default=True,
+    help="runner generation",
+)
+@click.option("-k", "expression", metavar="EXPR", help="only checks whose names match, as in pytest")
+@click.option("-m", "markers", metavar="EXPR", help='only checks so marked, e.g. "not real"')
+@click.option("-n", "workers", metavar="N", default="auto", show_default=True, help="processes")
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="directory for results.json",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="what is printed at the end",
+)
+def run(
+    subjects: tuple[str, ...],
+    generation: str,
+    expression: str | None,
+    markers: str | None,
+    workers: str,
+    report: Path,
+    format_: str,
+) -> None:
+    """Run the suite and print a table: a row for each check, a column for each subject."""
+    try:
+        require_vllm()
+        chosen = [parse_subject(name) for name in subjects or DEFAULT_SUBJECTS]
+        if workers not in ("auto", "logical") and not workers.isdigit():
+            raise WrongUse(f"-n {workers!r} is no number of processes: give one, or auto.")
+        problem = _unusable(report)
+        if problem:
+            raise WrongUse(problem)
+        _probe([subject.name for subject in chosen if ":" in subject.name])
+    except WrongUse as error:
+        _refuse(str(error))
+    arguments = [str(_SUITE), "-q", "--tb=short", f"--report={report}"]
+    arguments += ["-n", workers, "--dist", "loadgroup"]
+    arguments += [f"--subject={subject.name}" for subject in chosen]
+    arguments += ["-k", expression] if expression else []
+    arguments += ["-m", markers] if markers else []
+    sys.exit(_pytest(arguments, report, quiet=format_ == "json"))
+
+
+@main.command()
+@click.option("--mend", is_flag=True, help="write the metadata that the vllm command asks for")
+@click.option(
+    "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def doctor(mend: bool, format_: str) -> None:
+    """Say what is installed here, what can run, what is missing and how to get it."""
+    from conformance.doctor import command
+
+    sys.exit(command(mend, format_))
+
+
+@main.command()
+@click.option(
+    "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def patches(format_: str) -> None:
+    """List what runner_under_test rebinds, why, and when each patch can go."""
+    from runner_under_test.patches import REGISTER
+
+    rows = [
+        {
+            "target": patch.target,
+            "why": patch.why,
+            "versions": patch.versions or "all supported",
+            "applied_at": patch.applied_at,
+            "remove_when": patch.remove_when,
+            "link": patch.link,
+        }
+        for patch in REGISTER.patches
+    ]
+    if format_ == "json":
+        click.echo(json.dumps({"schema": "vllm-conformance/patches/1", "patches": rows}, indent=1))
+        return
+    for row in rows:
+        click.secho(row["target"], bold=True)
+        click.echo(f"  why          {row['why']}")
+        click.echo(f"  versions     {row['versions']}")
+        click.echo(f"  remove when  {row['remove_when']}")
+        if row["link"]:
+            click.echo(f"  see          {row['link']}")
+
+
+def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:
+    """Run pytest on the suite; return the command's exit status."""
+    import contextlib
+    import os
+
+    import pytest
+
+    results = report / "results.json"
+    results.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        if quiet:
+            sink = stack.enter_context(Path(os.devnull).open("w"))
+            stack.enter_context(contextlib.redirect_stdout(sink))
+        code = pytest.main(arguments)
+    if quiet and results.exists():
+        click.echo(results.read_text(), nl=False)
+    if code == pytest.ExitCode.NO_TESTS_COLLECTED:
+        click.echo("No check matches: vllm-conformance run without -k and -m runs all.", err=True)
+    return int(code) if code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else 2
+
+
+def _probe(classes: list[str]) -> None:
+    """Raise WrongUse for a class that is no runner; asks in a child, which imports it."""
+    if not classes:
+        return
+    from conformance.scenarios.host import Host, HostError
+
+    with Host() as host:
+        for name in classes:
+            try:
+                run = host.run(
+                    "conformance.scenarios.subjects:probe",
+                    {"worker_cls": name.replace(":", ".")},
+                    label=name,
+                )
+            except HostError as error:
+                raise WrongUse(str(error)) from error
+            problem = run.results.get("problem") or run.failure
+            if problem:
+                raise WrongUse(f"{name} cannot be tested: {problem}.")
+
+
+def _unusable(directory: Path) -> str | None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"--report {directory} cannot be made ({error.strerror}): name another directory."
+    return None
+
+
+def _refuse(message: str) -> None:
+    click.echo(message, err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""What each attribute must do on a host without an accelerator, given what it does on a GPU."""
+
+from __future__ import annotations
+
+from conformance.contract import accelerator, events, kernels, pinned, streams
+from conformance.contract.clause import Clause
+
+CLAUSES: tuple[Clause, ...] = (
+    *streams.CLAUSES,
+    *events.CLAUSES,
+    *accelerator.CLAUSES,
+    *pinned.CLAUSES,
+    *kernels.CLAUSES,
+)
+
+CLAUSE = {clause.name: clause for clause in CLAUSES}
+"""Every clause by its name."""

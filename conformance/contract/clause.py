@@ -1,0 +1,56 @@
+"""A clause of the contract: one claim about one attribute, which a child process can check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A claim, and the function that raises if it does not hold.
+
+    ``gpu`` says what the attribute does on a GPU and where that is written. ``bare_holds`` is true
+    where unpatched torch keeps the claim on the CPU too, so that only a stand-in can break it.
+    """
+
+    name: str
+    attributes: tuple[str, ...]
+    gpu: str
+    check: Callable[[], Any]
+    versions: str = ""
+    bare_holds: bool = False
+
+
+def clause(
+    *attributes: str, gpu: str, versions: str = "", bare_holds: bool = False
+) -> Callable[[Callable[[], Any]], Clause]:
+    """Make a clause of a function, whose name is the claim."""
+
+    def make(check: Callable[[], Any]) -> Clause:
+        family = check.__module__.rpartition(".")[2]
+        name = f"{family}/{check.__name__.replace('_', '-')}"
+        return Clause(name, attributes, gpu, check, versions, bare_holds)
+
+    return make
+
+
+def clauses_of(namespace: dict[str, Any]) -> tuple[Clause, ...]:
+    """Return a module's clauses in the order of their definition."""
+    return tuple(value for value in namespace.values() if isinstance(value, Clause))
+
+
+def require(holds: object, message: str) -> None:
+    """Raise AssertionError with a sentence unless it holds; `assert` would vanish under -O."""
+    if not holds:
+        raise AssertionError(message)
+
+
+def require_raises(call: Callable[[], Any], what: str) -> None:
+    """Raise AssertionError unless the call raises."""
+    try:
+        returned = call()
+    except Exception:
+        return
+    raise AssertionError(f"{what} raised nothing, and returned {returned!r}")

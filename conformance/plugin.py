@@ -1,0 +1,254 @@
+"""The pytest plugin: subjects as parameters, shared runs, expectations, and the table at the end.
+
+It imports neither torch nor vLLM: both live in child processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.expectations import Expectation, load
+from conformance.report.model import Cell, Report, Row, State
+from conformance.report.terminal import render, verdict
+from conformance.target import (
+    DEFAULT_SUBJECTS,
+    Subject,
+    WrongUse,
+    installed_versions,
+    parse_subject,
+    require_vllm,
+)
+
+EXPECTATIONS = Path(__file__).resolve().parents[1] / "fixtures" / "expectations"
+_REPORT = pytest.StashKey[Report]()
+_BEGUN = pytest.StashKey[float]()
+_SUITE = Path(__file__).with_name("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the suite's options."""
+    group = parser.getgroup("vllm-conformance")
+    group.addoption(
+        "--subject",
+        action="append",
+        metavar="NAME",
+        help="runner under test: bare, upstream, ours or package.module:Class (repeatable; "
+        f"default: {', '.join(DEFAULT_SUBJECTS)})",
+    )
+    group.addoption("--report", metavar="DIR", help="write results.json into this directory")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, check the options, and begin the report."""
+    for line in (
+        "scenario(name): the engine run that a check looks at",
+        "held_against(reference): where the expected outcome comes from",
+        "bare_holds: unpatched torch passes this check too",
+        "real: runs the model that comes from the package index",
+    ):
+        config.addinivalue_line("markers", line)
+    try:
+        subjects = subjects_of(config)
+    except WrongUse as error:
+        raise pytest.UsageError(str(error)) from error
+    config.stash[_REPORT] = Report(
+        versions=dataclasses.asdict(installed_versions()),
+        environment={
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cpus": str(len(os.sched_getaffinity(0))),
+        },
+        subjects=tuple(subject.name for subject in subjects),
+    )
+    config.stash[_BEGUN] = time.monotonic()
+
+
+def subjects_of(config: pytest.Config) -> list[Subject]:
+    """Return the subjects of a session; WrongUse for a name that is none."""
+    names = config.getoption("--subject") or DEFAULT_SUBJECTS
+    return [parse_subject(name) for name in dict.fromkeys(names)]
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what is under test."""
+    subjects = ", ".join(subject.name for subject in subjects_of(config))
+    return [f"conformance: {subjects} (runner V1); {installed_versions().summary}"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every check of the suite each of the subjects."""
+    if "subject" in metafunc.fixturenames and _is_check(metafunc.definition):
+        subjects = subjects_of(metafunc.config)
+        metafunc.parametrize("subject", subjects, ids=[s.name for s in subjects], scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Group checks by run, so that one worker shares it, and mark the failures that are known."""
+    expectations: tuple[Expectation, ...] | None = None
+    for item in items:
+        if not _is_check(item) or (subject := _subject(item)) is None:
+            continue
+        scenario = item.get_closest_marker("scenario")
+        run = scenario.args[0] if scenario else _param(item, "scenario_name") or "contract"
+        item.add_marker(pytest.mark.xdist_group(f"{run}-{subject.name}"))
+        if expectations is None:
+            try:
+                expectations = load(EXPECTATIONS)
+                version = require_vllm().vllm or ""
+            except WrongUse as error:
+                raise pytest.UsageError(str(error)) from error
+        if subject.name == "bare" and not _bare_holds(item):
+            item.add_marker(pytest.mark.xfail(reason="torch is not patched", strict=True))
+        for expectation in expectations:
+            if expectation.applies(subject.name, version) and check_id(item) in expectation.checks:
+                reason = f"{expectation.reason} ({expectation.link})"
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+def check_id(item: pytest.Item) -> str:
+    """Return a check's name, the same for every subject: ``speculation::claim[parameters]``."""
+    module = item.path.stem.removeprefix("test_")
+    function = getattr(item, "originalname", item.name).removeprefix("test_")
+    values = {k: v for k, v in _params(item).items() if k != "subject"}
+    suffix = f"[{'-'.join(map(_label, values.values()))}]" if values else ""
+    return f"{module}::{function}{suffix}"
+
+
+@pytest.fixture(scope="session")
+def runs() -> Iterator[Any]:
+    """The session's runs: a fork server, the scenarios it has run, the references."""
+    from conformance.scenarios.host import Host
+    from conformance.scenarios.runs import Runs
+
+    with Host() as host:
+        yield Runs(host)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Iterator[None]:
+    """Send a check's cell along with its report, from whichever process ran it."""
+    report: Any = yield
+    subject = _subject(item)
+    if subject is None or not _is_check(item):
+        return report
+    if call.when == "call" or report.outcome != "passed":
+        marker = item.get_closest_marker("held_against")
+        row = Row(
+            check=check_id(item),
+            area=item.path.stem.removeprefix("test_").replace("_", " "),
+            claim=_claim(item),
+            reference=marker.args[0] if marker else "",
+        )
+        cell = _cell(report)
+        data = {
+            "row": dataclasses.asdict(row),
+            "subject": subject.name,
+            "cell": dataclasses.asdict(cell),
+        }
+        report.user_properties.append(("conformance", data))
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Nothing per test: the session's report is filled by `_Collector`."""
+
+
+class _Collector:
+    """Fills the report from the test reports, in the process that prints."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, data in report.user_properties:
+            if name != "conformance" or not isinstance(data, dict):
+                continue
+            cell = data["cell"]
+            row = {k: v for k, v in data["row"].items() if k != "cells"}
+            self.report.add(
+                Row(**row), data["subject"], Cell(State(cell["state"]), cell["detail"], cell["seconds"])
+            )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Collect results where they are printed."""
+    if not hasattr(session.config, "workerinput"):
+        report = session.config.stash[_REPORT]
+        session.config.pluginmanager.register(_Collector(report), "conformance-collector")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the table, the sentence, and write the result file."""
+    report = config.stash[_REPORT]
+    if not report.rows:
+        return
+    report.seconds = time.monotonic() - config.stash[_BEGUN]
+    terminalreporter.section("conformance")
+    terminalreporter.write_line(render(report))
+    terminalreporter.write_line(verdict(report))
+    directory = config.getoption("--report")
+    if directory:
+        path = report.write(Path(directory))
+        terminalreporter.write_line(f"Results: {path}")
+
+
+def _is_check(item: Any) -> bool:
+    return _SUITE in Path(item.path).parents
+
+
+def _params(item: Any) -> dict[str, Any]:
+    callspec = getattr(item, "callspec", None)
+    return dict(callspec.params) if callspec is not None else {}
+
+
+def _param(item: Any, name: str) -> Any:
+    return _params(item).get(name)
+
+
+def _subject(item: Any) -> Subject | None:
+    value = _param(item, "subject")
+    return value if isinstance(value, Subject) else None
+
+
+def _bare_holds(item: pytest.Item) -> bool:
+    clause = _param(item, "clause")
+    if clause is not None:
+        return bool(clause.bare_holds)
+    return item.get_closest_marker("bare_holds") is not None
+
+
+def _label(value: Any) -> str:
+    return str(getattr(value, "name", value))
+
+
+def _claim(item: pytest.Item) -> str:
+    clause = _param(item, "clause")
+    if clause is not None:
+        return str(clause.name).replace("-", " ")
+    text = getattr(item, "originalname", item.name).removeprefix("test_").replace("_", " ")
+    scenario = _param(item, "scenario_name") or _param(item, "step_of")
+    return f"{_label(scenario)}: {text}" if scenario is not None else text
+
+
+def _cell(report: pytest.TestReport) -> Cell:
+    expected = getattr(report, "wasxfail", None)
+    if expected is not None and report.outcome == "skipped":
+        return Cell(State.EXPECTED_RED, f"{expected}\n{report.longreprtext}", report.duration)
+    if report.outcome == "passed":
+        return Cell(State.OK, "", report.duration)
+    if report.outcome == "skipped":
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = reason.removeprefix("Skipped: ")
+        state = State.NOT_CHECKED if reason.startswith("not checked") else State.NOT_APPLICABLE
+        return Cell(state, reason, report.duration)
+    return Cell(State.RED, report.longreprtext, report.duration)

@@ -1,0 +1,1 @@
+"""Results: one model, and what renders it."""

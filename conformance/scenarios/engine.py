@@ -1,0 +1,292 @@
+"""An engine run inside a child process, watched phase by phase."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from conformance.scenarios.child import Journal
+from conformance.scenarios.subjects import worker_argument
+from conformance.surface.recorder import Recorder
+
+ENGINE_DEFAULTS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 256,
+    "max_num_batched_tokens": 256,
+    "max_num_seqs": 8,
+    "num_gpu_blocks_override": 64,
+    "skip_tokenizer_init": True,
+    "disable_log_stats": False,
+    "distributed_executor_backend": "uni",
+    "seed": 0,
+}
+
+WORKER_PHASES = {
+    "init_device": "init",
+    "load_model": "load",
+    "determine_available_memory": "profile",
+    "initialize_from_config": "init",
+    "compile_or_warm_up_model": "warm-up",
+    "execute_model": "execute",
+    "sample_tokens": "sample",
+    "take_draft_token_ids": "spec-decode",
+    "shutdown": "shutdown",
+}
+"""The worker's entry points and the phase that each of them is."""
+
+UPSTREAM_PATCH_MODULES = (
+    "vllm.v1.worker.cpu.shm",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.worker.cpu_model_runner",
+)
+
+LIBRARY_THREADS = {"tqdm_monitor"}
+"""Threads that no runner starts: tqdm keeps one until the process exits, once it drew a bar."""
+
+_PATCHABLE = ("torch", "torch.cuda", "torch.cuda.streams", "torch.accelerator")
+
+
+def run(
+    journal: Journal,
+    scenario: dict[str, Any],
+    model: str,
+    draft: str | None,
+    worker_cls: str | None,
+    fault: dict[str, Any] | None = None,
+) -> None:
+    """Run a scenario's engines one after the other, and report what each of them shows.
+
+    ``fault`` plants one: ``{"phase": ..., "signal": ...}`` ends the process in the named phase, and
+    ``{"phase": ..., "sleep": seconds}`` holds it there.
+    """
+    import torch
+
+    worker = worker_argument(worker_cls)
+    before = _torch_names()
+    threads = {thread.ident for thread in threading.enumerate()}
+    torch_threads = torch.get_num_threads()
+    recorder = Recorder()
+    journal.enter_hooks.append(lambda phase: setattr(recorder, "phase", phase))
+    eager = {**ENGINE_DEFAULTS, **scenario["engine"]}["enforce_eager"]
+    with recorder.recording() if eager else nullcontext():
+        for number in range(scenario["engines"]):
+            _run_engine(journal, scenario, model, draft, worker, fault, number)
+        journal.result("touches", [asdict(touch) for touch in recorder.touches])
+    journal.result("torch_threads", [torch_threads, torch.get_num_threads()])
+    journal.result("upstream_modules", [m for m in UPSTREAM_PATCH_MODULES if m in sys.modules])
+    left = [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.ident not in threads and thread.name not in LIBRARY_THREADS
+    ]
+    journal.result("threads_left", left)
+    journal.result("patches_left", _changed(before, _torch_names()))
+
+
+def _run_engine(
+    journal: Journal,
+    scenario: dict[str, Any],
+    model: str,
+    draft: str | None,
+    worker: dict[str, str],
+    fault: dict[str, Any] | None,
+    number: int,
+) -> None:
+    from vllm import LLM
+
+    arguments = {**ENGINE_DEFAULTS, **scenario["engine"], **worker}
+    if scenario["speculative"]:
+        arguments["speculative_config"] = {
+            **scenario["speculative"],
+            **({"model": draft} if draft else {}),
+        }
+    suffix = f"#{number}" if number else ""
+    with _watched_worker(journal, fault) as workers:
+        with journal.phase_of("engine"):
+            llm = LLM(model=model, **arguments)
+        for step in scenario["steps"]:
+            with journal.phase_of("generate"), _stream_context(journal, step):
+                journal.result(step["name"] + suffix, _generate(llm, step))
+        journal.result("acceptance" + suffix, _acceptance(llm))
+        tensors = _device_tensors(workers)
+        with journal.phase_of("shutdown engine"):
+            llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        journal.result("tensors_left" + suffix, _alive(tensors))
+        journal.result(
+            "built" + suffix,
+            [
+                [_class_name(worker), _class_name(getattr(worker, "model_runner", None))]
+                for worker in workers
+            ],
+        )
+
+
+def _generate(llm: Any, step: dict[str, Any]) -> list[dict[str, Any]]:
+    from vllm import SamplingParams
+
+    outputs = llm.generate(
+        [{"prompt_token_ids": request["prompt"]} for request in step["requests"]],
+        [SamplingParams(detokenize=False, **dict(r["sampling"])) for r in step["requests"]],
+        use_tqdm=False,
+    )
+    return [
+        {
+            "prompt": list(output.prompt_token_ids),
+            "tokens": list(output.outputs[0].token_ids),
+            "logprobs": [
+                {token: entry.logprob for token, entry in position.items()}
+                for position in output.outputs[0].logprobs or []
+            ],
+            "finish_reason": output.outputs[0].finish_reason,
+        }
+        for output in outputs
+    ]
+
+
+@contextmanager
+def _stream_context(journal: Journal, step: dict[str, Any]) -> Iterator[None]:
+    """Open the stream context that the step asks for, and report which stream was current when."""
+    if not step["inside_stream"]:
+        yield
+        return
+    import torch
+
+    stream, outer = torch.cuda.Stream(), torch.cuda.current_stream()
+    with torch.cuda.stream(stream):
+        entered = torch.cuda.current_stream() == stream
+        yield
+        stayed = torch.cuda.current_stream() == stream
+    left = torch.cuda.current_stream() == outer
+    journal.result("current_stream", {"entered": entered, "stayed": stayed, "left": left})
+
+
+def _acceptance(llm: Any) -> dict[str, float]:
+    """Drafted and accepted tokens of the engine so far; empty without speculation."""
+    names = {
+        "vllm:spec_decode_num_draft_tokens": "drafted",
+        "vllm:spec_decode_num_accepted_tokens": "accepted",
+    }
+    return {
+        names[metric.name]: metric.value for metric in llm.get_metrics() if metric.name in names
+    }
+
+
+@contextmanager
+def _watched_worker(journal: Journal, fault: dict[str, Any] | None) -> Iterator[list[Any]]:
+    """Make a phase of every worker entry point, for workers built in this process."""
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    workers: list[Any] = []
+    build = WorkerWrapperBase.init_worker
+
+    @functools.wraps(build)
+    def watched_build(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
+        with journal.phase_of("construct"):
+            built = build(wrapper, *args, **kwargs)
+        workers.append(wrapper.worker)
+        for method, phase in WORKER_PHASES.items():
+            bound = getattr(wrapper.worker, method, None)
+            if bound is not None:
+                setattr(wrapper.worker, method, _as_phase(journal, phase, bound, fault))
+        return built
+
+    WorkerWrapperBase.init_worker = watched_build
+    try:
+        yield workers
+    finally:
+        WorkerWrapperBase.init_worker = build
+
+
+def _as_phase(
+    journal: Journal, phase: str, method: Callable[..., Any], fault: dict[str, Any] | None
+) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with journal.phase_of(phase):
+            if fault is not None and fault["phase"] == phase:
+                _suffer(fault)
+            return method(*args, **kwargs)
+
+    return watched
+
+
+def _suffer(fault: dict[str, Any]) -> None:
+    if "signal" in fault:
+        os.kill(os.getpid(), signal.Signals[fault["signal"]])
+    if "sleep" in fault:
+        threading.Event().wait(fault["sleep"])
+
+
+def _device_tensors(workers: list[Any]) -> list[tuple[str, weakref.ref[Any], int]]:
+    """Weights and KV caches of the workers in this process: kind, weak reference, bytes."""
+    tensors = []
+    for worker in workers:
+        runner = getattr(worker, "model_runner", None)
+        if getattr(runner, "model", None) is None:
+            continue
+        for weight in runner.model.parameters():
+            tensors.append(("weights", weakref.ref(weight), weight.nbytes))
+        for cache in _tensors_in(runner.kv_caches):
+            tensors.append(("KV cache", weakref.ref(cache), cache.nbytes))
+    return tensors
+
+
+def _tensors_in(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+def _alive(tensors: list[tuple[str, weakref.ref[Any], int]]) -> dict[str, dict[str, int]]:
+    """By kind: how many there were, how many are still alive, and how many bytes those hold."""
+    kinds: dict[str, dict[str, int]] = {}
+    for kind, reference, size in tensors:
+        row = kinds.setdefault(kind, {"had": 0, "alive": 0, "bytes": 0})
+        row["had"] += 1
+        if reference() is not None:
+            row["alive"] += 1
+            row["bytes"] += size
+    return kinds
+
+
+def _torch_names() -> dict[str, Any]:
+    """What is bound to every public name that runners are known to patch."""
+    import torch
+
+    names = {
+        f"{module}.{name}": value
+        for module in _PATCHABLE
+        for name, value in vars(sys.modules[module]).items()
+        if callable(value)
+    }
+    names.update({f"torch.Tensor.{name}": value for name, value in vars(torch.Tensor).items()})
+    return names
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    absent = object()
+    return sorted(
+        name
+        for name in before.keys() | after.keys()
+        if before.get(name, absent) is not after.get(name, absent)
+    )
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

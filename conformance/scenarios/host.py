@@ -1,0 +1,219 @@
+"""The host of child processes: starts a fork server when it is first needed, and runs jobs in it.
+
+The process that uses this imports neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from conformance.scenarios.observation import ChildRun, Exit, Phase, Raised, tail
+
+CHILD_ENVIRONMENT = {
+    # One process, so that a phase, a crash and a leak can be told apart; scenarios about worker
+    # processes set it otherwise.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_UNSET = ("OMP_NUM_THREADS", "LD_PRELOAD")
+_START_LIMIT_SECONDS = 300
+
+
+class HostError(RuntimeError):
+    """The child processes cannot be run here; the message says what to do."""
+
+
+class Host:
+    """Runs jobs, one at a time, in children of a fork server.
+
+    Use it as a context manager: its end ends the server and removes every temporary file.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self.cache = cache or default_cache()
+        self._server: subprocess.Popen[str] | None = None
+        self._directory: Path | None = None
+        self._jobs = 0
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(
+        self,
+        entry: str,
+        arguments: dict[str, Any],
+        *,
+        label: str,
+        environment: dict[str, str] | None = None,
+        limit: float = 180.0,
+    ) -> ChildRun:
+        """Run ``module:function`` in a child and return what happened.
+
+        Args:
+            entry: the function; it receives a `child.Journal` and ``arguments``, which are JSON.
+            label: what to call the run in messages.
+            environment: variables for the child, over `CHILD_ENVIRONMENT`.
+            limit: seconds after which the child is killed.
+
+        Raises:
+            HostError: the fork server does not start, or died.
+        """
+        server = self._started()
+        directory = self._new_directory()
+        job = {
+            "entry": entry,
+            "arguments": arguments,
+            "directory": str(directory),
+            "environment": {**CHILD_ENVIRONMENT, **self._cache_variables(), **(environment or {})},
+            "limit": limit,
+        }
+        assert server.stdin is not None
+        try:
+            print(json.dumps(job), file=server.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # the missing answer says so
+        answer = self._answer()
+        run = _read_run(label, directory, answer)
+        shutil.rmtree(directory, ignore_errors=True)
+        return run
+
+    def close(self) -> None:
+        """End the fork server and remove the temporary directory."""
+        if self._server is not None:
+            assert self._server.stdin is not None and self._server.stdout is not None
+            self._server.stdin.close()
+            try:
+                self._server.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
+            self._server.stdout.close()
+            self._server = None
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._server is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
+            environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
+            environment.update(CHILD_ENVIRONMENT, **self._cache_variables())
+            with (self._directory / "server.stderr").open("w") as stderr:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-m", "conformance.scenarios.forkserver"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment,
+                    text=True,
+                )
+            answer = self._answer()
+            if "ready" not in answer:
+                raise HostError(
+                    f"torch and vLLM cannot be imported here ({answer.get('broken')}): "
+                    "vllm-conformance doctor says what is missing."
+                )
+        return self._server
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._server is not None and self._server.stdout is not None
+        line = self._server.stdout.readline()
+        if not line:
+            assert self._directory is not None
+            self._server.wait()
+            stderr = (self._directory / "server.stderr").read_text(errors="replace")
+            raise HostError(f"the fork server ended by itself:\n{tail(stderr)}")
+        return dict(json.loads(line))
+
+    def _new_directory(self) -> Path:
+        assert self._directory is not None
+        self._jobs += 1
+        directory = self._directory / f"job-{self._jobs}"
+        (directory / "tmp").mkdir(parents=True)
+        return directory
+
+    def _cache_variables(self) -> dict[str, str]:
+        # What compilers keep is kept between runs, and is not what a run left behind.
+        return {
+            "VLLM_CACHE_ROOT": str(self.cache / "vllm"),
+            "VLLM_CONFIG_ROOT": str(self.cache / "vllm-config"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.cache / "inductor"),
+            "NUMBA_CACHE_DIR": str(self.cache / "numba"),
+            "HF_HOME": str(self.cache / "huggingface"),
+        }
+
+
+def default_cache() -> Path:
+    """Return the directory for models and compilers' caches: ``VLLM_CONFORMANCE_CACHE`` or XDG's."""
+    named = os.environ.get("VLLM_CONFORMANCE_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "vllm-conformance"
+
+
+def _read_run(label: str, directory: Path, answer: dict[str, Any]) -> ChildRun:
+    phases, results = _read_events(directory / "events.jsonl")
+    return ChildRun(
+        label=label,
+        exit=Exit(
+            status=answer["status"],
+            signal=answer["signal"],
+            timed_out=answer["timed_out"],
+            seconds=answer["seconds"],
+            processes_left=tuple(answer["processes_left"]),
+            files_left=tuple(answer["files_left"]),
+        ),
+        phases=phases,
+        results=results,
+        stderr=_read_text(directory / "stderr"),
+        stdout=_read_text(directory / "stdout"),
+    )
+
+
+def _read_events(path: Path) -> tuple[tuple[Phase, ...], dict[str, Any]]:
+    phases: list[Phase] = []
+    open_phases: deque[int] = deque()
+    results: dict[str, Any] = {}
+    for line in _read_text(path).splitlines():
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            break  # the line that the process died in
+        if event["event"] == "begin":
+            open_phases.append(len(phases))
+            phases.append(Phase(event["phase"], ended=False))
+        elif event["event"] == "end":
+            raised = Raised(**event["raised"]) if event["raised"] else None
+            phases[open_phases.pop()] = Phase(
+                event["phase"], True, event["seconds"], raised, event["rss"]
+            )
+        else:
+            results[event["name"]] = event["value"]
+    return tuple(phases), results
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

@@ -1,0 +1,148 @@
+"""A session's runs: each scenario once per subject, its models and its reference once in all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.references.compare import Judgement, Observed, judge
+from conformance.references.reference import (
+    ForcedQuery,
+    GreedyQuery,
+    Query,
+    ReferenceSet,
+    SequenceReference,
+    query_to_json,
+    reference_set_from_json,
+    reference_set_to_json,
+)
+from conformance.references.transformers_reference import compute
+from conformance.scenarios.catalogue import entry_of
+from conformance.scenarios.host import Host
+from conformance.scenarios.observation import ChildRun, Generation
+from conformance.scenarios.recipes import RECIPES, materialise, recipe_hash
+from conformance.scenarios.scenario import Scenario
+from conformance.target import Subject, installed_versions
+
+
+FAULT_VARIABLE = "VLLM_CONFORMANCE_FAULT"
+"""Plants a fault in a suite's run, to see what the suite makes of it: JSON with ``subject``,
+``scenario``, ``phase``, and ``signal`` or ``sleep``."""
+
+
+class Runs:
+    """Runs scenarios in a host's children and keeps what they showed."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._runs: dict[tuple[str, str], ChildRun] = {}
+        self._references: dict[str, ReferenceSet] = {}
+
+    def observe(
+        self,
+        subject: Subject,
+        scenario: Scenario,
+        *,
+        environment: dict[str, str] | None = None,
+        fault: dict[str, Any] | None = None,
+    ) -> ChildRun:
+        """Return the run of a scenario, made once unless it has an environment of its own.
+
+        ``fault`` plants one, as `conformance.scenarios.engine.run` says.
+        """
+        key = (subject.name, scenario.name)
+        planted = os.environ.get(FAULT_VARIABLE)
+        if fault is None and planted is not None:
+            fault = _fault_for(json.loads(planted), subject, scenario)
+        if environment is None and key in self._runs:
+            return self._runs[key]
+        arguments: dict[str, Any] = {
+            "scenario": scenario.to_json(),
+            "model": str(self.model(scenario.recipe)),
+            "draft": str(self.model(scenario.draft)) if scenario.draft else None,
+            "worker_cls": subject.worker_cls,
+        }
+        if fault is not None:
+            arguments["fault"] = fault
+        run = self.host.run(
+            entry_of(scenario),
+            arguments,
+            label=f"{subject.name}, {scenario.name}",
+            environment={**scenario.environment, **(environment or {})},
+            limit=scenario.limit,
+        )
+        if environment is None:
+            self._runs[key] = run
+        return run
+
+    def model(self, recipe: str) -> Path:
+        """Return the checkpoint of a recipe, made if need be."""
+        return materialise(RECIPES[recipe], self.host.cache / "models")
+
+    def reference(self, recipe: str, queries: Sequence[Query]) -> tuple[SequenceReference, ...]:
+        """Return transformers' answers in float64; kept on disk under all that they depend on."""
+        versions = installed_versions()
+        question = {
+            "recipe": recipe_hash(RECIPES[recipe]),
+            "queries": [query_to_json(query) for query in queries],
+            "versions": [versions.torch, versions.transformers],
+        }
+        text = json.dumps(question, sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self._references:
+            path = self.host.cache / "references" / f"{key}.json"
+            try:
+                self._references[key] = reference_set_from_json(json.loads(path.read_text()))
+            except (OSError, ValueError):
+                answers = compute(self.model(recipe), queries)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished = path.with_suffix(f".{id(self)}.part")
+                unfinished.write_text(json.dumps(reference_set_to_json(answers)))
+                unfinished.replace(path)
+                self._references[key] = answers
+        return self._references[key].sequences
+
+    def judge(
+        self,
+        scenario: Scenario,
+        step: str,
+        generations: Sequence[Generation],
+        *,
+        token_bound: float,
+        logprob_bound: float,
+        top: int | None = None,
+    ) -> list[Judgement]:
+        """Hold a step's greedy outputs against transformers', request by request."""
+        references = self.reference(
+            scenario.recipe,
+            [GreedyQuery(r.prompt, r.max_tokens) for r in scenario.step(step).requests],
+        )
+
+        def ask(queries: Sequence[ForcedQuery]) -> Sequence[SequenceReference]:
+            return self.reference(scenario.recipe, queries)
+
+        return judge(
+            [Observed(g.tokens, g.logprobs or None) for g in generations],
+            references,
+            ask,
+            token_bound=token_bound,
+            logprob_bound=logprob_bound,
+            top=top,
+        )
+
+
+def _fault_for(
+    planted: dict[str, Any], subject: Subject, scenario: Scenario
+) -> dict[str, Any] | None:
+    if (planted["subject"], planted["scenario"]) == (subject.name, scenario.name):
+        return planted
+    return None
+
+
+def generations(run: ChildRun, step: str) -> list[Generation]:
+    """Return what a step's requests got in a run."""
+    return [Generation.from_json(item) for item in run.results[step]]

@@ -1,0 +1,128 @@
+"""Weights that are the same, bit for bit, on every machine.
+
+The words come from numpy's Philox bit generator through ``random_raw``, whose stream for a given
+key numpy keeps from release to release (numpy, "Compatibility guarantee" of the bit generators;
+its *distributions*, like torch's, promise no such thing). From words to weights there are only
+operations that IEEE 754 defines to the bit: a shift, an exact conversion, one rounding per product
+and per sum.
+
+numpy is imported inside the functions: importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float32]
+
+__all__ = ["LlamaShape", "WeightScales", "llama_weights", "perturbed", "uniform"]
+
+
+@dataclass(frozen=True)
+class LlamaShape:
+    """The sizes of a llama decoder; all are counts, ``head_dim`` counts elements."""
+
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class WeightScales:
+    """Half-widths of the uniform distribution that each kind of tensor is drawn from.
+
+    A norm's weights are ``1 + norm * u``; all others are ``scale * u``, with ``u`` in (-1, 1).
+    """
+
+    embedding: float
+    query_key: float
+    value: float
+    attention_out: float
+    mlp_in: float
+    mlp_out: float
+    norm: float
+    head: float
+
+
+def uniform(seed: int, name: str, shape: tuple[int, ...]) -> Array:
+    """Uniform float32 values in (-1, 1) of ``shape``, a function of ``seed`` and ``name`` alone.
+
+    The value for a 24-bit integer k is (2k + 1 - 2**24) / 2**24: exact in float32, symmetric,
+    never zero. k is the upper 24 bits of a Philox word, one word per element in C order.
+    """
+    import numpy as np
+
+    key = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:16], "little")
+    count = 1
+    for extent in shape:
+        count *= extent
+    words = np.random.Philox(key=key).random_raw(count)
+    odd = ((words >> np.uint64(40)).astype(np.int64) << 1) + 1 - (1 << 24)
+    return (odd.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+
+
+def _tensors(shape: LlamaShape) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Tensor name of a Hugging Face llama checkpoint -> (extents, field of `WeightScales`)."""
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    hidden, inner = shape.hidden, shape.intermediate
+    tensors: dict[str, tuple[tuple[int, ...], str]] = {
+        "model.embed_tokens.weight": ((shape.vocab, hidden), "embedding"),
+        "model.norm.weight": ((hidden,), "norm"),
+        "lm_head.weight": ((shape.vocab, hidden), "head"),
+    }
+    for index in range(shape.layers):
+        layer = f"model.layers.{index}."
+        tensors |= {
+            layer + "input_layernorm.weight": ((hidden,), "norm"),
+            layer + "self_attn.q_proj.weight": ((q, hidden), "query_key"),
+            layer + "self_attn.k_proj.weight": ((kv, hidden), "query_key"),
+            layer + "self_attn.v_proj.weight": ((kv, hidden), "value"),
+            layer + "self_attn.o_proj.weight": ((hidden, q), "attention_out"),
+            layer + "post_attention_layernorm.weight": ((hidden,), "norm"),
+            layer + "mlp.gate_proj.weight": ((inner, hidden), "mlp_in"),
+            layer + "mlp.up_proj.weight": ((inner, hidden), "mlp_in"),
+            layer + "mlp.down_proj.weight": ((hidden, inner), "mlp_out"),
+        }
+    return tensors
+
+
+def llama_weights(shape: LlamaShape, seed: int, scales: WeightScales) -> dict[str, Array]:
+    """All tensors of an untied llama, float32, by their Hugging Face names."""
+    import numpy as np
+
+    weights: dict[str, Array] = {}
+    for name, (extents, kind) in _tensors(shape).items():
+        drawn = np.float32(getattr(scales, kind)) * uniform(seed, name, extents)
+        weights[name] = np.float32(1.0) + drawn if kind == "norm" else drawn
+    return weights
+
+
+def perturbed(
+    weights: Mapping[str, Array],
+    shape: LlamaShape,
+    seed: int,
+    scales: WeightScales,
+    relative: float,
+) -> dict[str, Array]:
+    """``weights`` plus fresh noise of ``relative`` times each kind's scale; float32.
+
+    Errors: KeyError when ``weights`` lacks a tensor that ``shape`` has.
+    """
+    import numpy as np
+
+    noisy: dict[str, Array] = {}
+    for name, (extents, kind) in _tensors(shape).items():
+        amplitude = np.float32(relative) * np.float32(getattr(scales, kind))
+        noisy[name] = weights[name] + amplitude * uniform(seed, name, extents)
+    return noisy

@@ -1,0 +1,1 @@
+"""The checks, as pytest modules. They walk what the other packages define."""

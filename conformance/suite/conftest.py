@@ -1,0 +1,46 @@
+"""What the checks have in common: the run they look at, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance.scenarios.catalogue import SCENARIO
+from conformance.scenarios.observation import ChildRun
+from conformance.scenarios.runs import Runs
+from conformance.scenarios.scenario import Scenario
+from conformance.target import Subject
+
+
+@pytest.fixture
+def scenario(request: pytest.FixtureRequest) -> Scenario:
+    """The scenario of a check: named by its marker, or by its parameter."""
+    marker = request.node.get_closest_marker("scenario")
+    name = marker.args[0] if marker else request.node.callspec.params["scenario_name"]
+    return SCENARIO[name]
+
+
+@pytest.fixture
+def run(runs: Runs, subject: Subject, scenario: Scenario) -> ChildRun:
+    """The scenario's run for the subject, however it ended."""
+    return runs.observe(subject, scenario)
+
+
+@pytest.fixture
+def completed(run: ChildRun) -> ChildRun:
+    """The run, if it completed; a run that did not fails one check, and leaves the others open."""
+    if run.failure is not None:
+        pytest.skip("not checked: the run did not complete")
+    return run
+
+
+@pytest.fixture
+def finding(subject: Subject) -> Callable[[str], Any]:
+    """Fail a check with a text that can be read without its code."""
+
+    def fail(text: str) -> None:
+        pytest.fail(f"{subject.name}: {text}", pytrace=False)
+
+    return fail

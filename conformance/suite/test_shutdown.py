@@ -1,0 +1,116 @@
+"""After the end: what is freed, what is put back, what is left behind, what was printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from conformance.scenarios.observation import ChildRun
+
+_IN_PROCESS = ["greedy", "spec-draft", "two-engines"]
+_COMPLAINT = re.compile(
+    r"Traceback \(most recent call last\)|Exception ignored|^\S*Error:|Segmentation fault"
+    r"|core dumped|leaked .* objects|terminate called|\bERROR\b",
+    re.MULTILINE,
+)
+
+
+def _complaints(text: str) -> list[str]:
+    return [line for line in text.splitlines() if _COMPLAINT.search(line)]
+
+
+@pytest.mark.parametrize("scenario_name", _IN_PROCESS)
+def test_shutdown_frees_the_weights_and_the_kv_cache(
+    completed: ChildRun, finding: Callable[[str], None]
+) -> None:
+    """No tensor of the model or of its KV cache is alive once the engine was shut down."""
+    for name, kinds in completed.results.items():
+        if not name.startswith("tensors_left"):
+            continue
+        if not kinds:
+            finding("no weights were found while the engine ran, so none can be seen to be freed")
+        for kind, count in kinds.items():
+            if count["alive"]:
+                finding(
+                    f"{kind}: {count['alive']} of {count['had']} tensors are alive, "
+                    f"{count['bytes']} bytes"
+                )
+
+
+@pytest.mark.parametrize("scenario_name", _IN_PROCESS)
+def test_shutdown_puts_every_patched_name_back(
+    completed: ChildRun, finding: Callable[[str], None]
+) -> None:
+    """Every name of torch's is bound to what it was bound to before the engine."""
+    left = completed.results["patches_left"]
+    if left:
+        finding(f"still another object: {', '.join(left)}")
+
+
+@pytest.mark.parametrize("scenario_name", _IN_PROCESS)
+def test_shutdown_leaves_no_thread(completed: ChildRun, finding: Callable[[str], None]) -> None:
+    """Every thread that the engine started has ended."""
+    left = completed.results["threads_left"]
+    if left:
+        finding(f"threads are alive: {', '.join(left)}")
+
+
+@pytest.mark.parametrize(
+    "scenario_name", [*_IN_PROCESS, "tensor-parallel", "bench", "serve"]
+)
+def test_nothing_is_left_behind(completed: ChildRun, finding: Callable[[str], None]) -> None:
+    """No process, and no file in the temporary directory or in shared memory, outlives the run."""
+    if completed.exit.processes_left:
+        finding(f"processes are alive: {'; '.join(completed.exit.processes_left)}")
+    if completed.exit.files_left:
+        finding(f"files are left: {', '.join(completed.exit.files_left)}")
+
+
+@pytest.mark.parametrize("scenario_name", [*_IN_PROCESS, "tensor-parallel"])
+def test_nothing_complains_on_stderr(
+    completed: ChildRun, finding: Callable[[str], None]
+) -> None:
+    """From start to exit no process wrote a traceback or an error to stderr."""
+    lines = _complaints(completed.stderr)
+    if lines:
+        finding("stderr has:\n  " + "\n  ".join(lines[:10]))
+
+
+@pytest.mark.parametrize("scenario_name", ["bench", "serve"])
+def test_the_command_ends_with_status_0_and_clean_stderr(
+    completed: ChildRun, finding: Callable[[str], None]
+) -> None:
+    """The vllm command's exit status is 0, and none of its processes complained."""
+    status = completed.results["status"]
+    lines = _complaints(completed.results["command_stderr"])
+    lines += _complaints(completed.results["command_stdout"])
+    if status != 0 or lines:
+        finding(f"exit status {status}; stderr has:\n  " + "\n  ".join(lines[:10] or ["nothing"]))
+
+
+@pytest.mark.held_against("transformers, float64")
+@pytest.mark.scenario("serve")
+def test_the_served_completion_agrees_with_transformers(
+    completed: ChildRun, finding: Callable[[str], None], runs: object
+) -> None:
+    """The completion that came over HTTP has the reference's tokens."""
+    from conformance.references.bounds import bound
+    from conformance.scenarios.catalogue import SCENARIO
+    from conformance.scenarios.observation import Generation
+    from conformance.scenarios.runs import Runs
+
+    assert isinstance(runs, Runs)
+    scenario = SCENARIO["serve"]
+    tokens = tuple(completed.results["completion"]["tokens"] or ())
+    prompt = scenario.step("completion").requests[0].prompt
+    (judgement,) = runs.judge(
+        scenario,
+        "completion",
+        [Generation(prompt, tokens)],
+        token_bound=bound("tokens", scenario.recipe),
+        logprob_bound=bound("logprobs", scenario.recipe),
+    )
+    if not judgement.tokens.conforms:
+        finding(str(judgement.tokens))

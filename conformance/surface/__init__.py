@@ -1,0 +1,1 @@
+"""What the GPU runner reaches of the device."""

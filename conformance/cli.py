@@ -5,7 +5,6 @@ Exit status 0: conforms; 1: findings; 2: wrong use, or an environment that canno
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def main() -> None:
     "subjects",
     multiple=True,
     metavar="NAME",
-    help=f"bare, upstream, ours or package.module:Class; repeatable  [{', '.join(DEFAULT_SUBJECTS)}]",
+    help="bare, upstream, ours or package.module:Class; repeatable; default: the first three",
 )
 @click.option(
     "--generation",
@@ -38,7 +37,9 @@ def main() -> None:
     show_default=True,
     help="runner generation",
 )
-@click.option("-k", "expression", metavar="EXPR", help="only checks whose names match, as in pytest")
+@click.option(
+    "-k", "expression", metavar="EXPR", help="only checks whose names match, as in pytest"
+)
 @click.option("-m", "markers", metavar="EXPR", help='only checks so marked, e.g. "not real"')
 @click.option("-n", "workers", metavar="N", default="auto", show_default=True, help="processes")
 @click.option(
@@ -99,33 +100,18 @@ def doctor(mend: bool, format_: str) -> None:
 
 @main.command()
 @click.option(
-    "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json", "markdown"]),
+    default="table",
+    show_default=True,
 )
 def patches(format_: str) -> None:
     """List what runner_under_test rebinds, why, and when each patch can go."""
+    from conformance.report.patches import RENDERERS
     from runner_under_test.patches import REGISTER
 
-    rows = [
-        {
-            "target": patch.target,
-            "why": patch.why,
-            "versions": patch.versions or "all supported",
-            "applied_at": patch.applied_at,
-            "remove_when": patch.remove_when,
-            "link": patch.link,
-        }
-        for patch in REGISTER.patches
-    ]
-    if format_ == "json":
-        click.echo(json.dumps({"schema": "vllm-conformance/patches/1", "patches": rows}, indent=1))
-        return
-    for row in rows:
-        click.secho(row["target"], bold=True)
-        click.echo(f"  why          {row['why']}")
-        click.echo(f"  versions     {row['versions']}")
-        click.echo(f"  remove when  {row['remove_when']}")
-        if row["link"]:
-            click.echo(f"  see          {row['link']}")
+    click.echo(RENDERERS[format_](REGISTER.patches), nl=False)
 
 
 def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:

@@ -26,11 +26,9 @@ class Expectation:
     reason: str
     link: str
 
-    def applies(self, subject: str, version: str) -> bool:
-        """Whether it speaks of this subject in this vLLM."""
-        return subject == self.subject and SpecifierSet(self.versions).contains(
-            version, prereleases=True
-        )
+    def speaks_of(self, version: str) -> bool:
+        """Whether it holds for this version of vLLM."""
+        return SpecifierSet(self.versions).contains(version, prereleases=True)
 
 
 def load(directory: Path) -> tuple[Expectation, ...]:

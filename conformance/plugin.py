@@ -6,6 +6,7 @@ It imports neither torch nor vLLM: both live in child processes.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import time
@@ -42,6 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="runner under test: bare, upstream, ours or package.module:Class (repeatable; "
         f"default: {', '.join(DEFAULT_SUBJECTS)})",
+    )
+    group.addoption(
+        "--expectations",
+        metavar="DIR",
+        default=str(EXPECTATIONS),
+        help="directory of <subject>.toml files that name the failures that are known",
     )
     group.addoption("--report", metavar="DIR", help="write results.json into this directory")
 
@@ -90,27 +97,49 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("subject", subjects, ids=[s.name for s in subjects], scope="session")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group checks by run, so that one worker shares it, and mark the failures that are known."""
-    expectations: tuple[Expectation, ...] | None = None
-    for item in items:
-        if not _is_check(item) or (subject := _subject(item)) is None:
-            continue
+    """Group checks by run, so that one worker shares it, and mark the failures that are known.
+
+    First of all plugins: an expectation is held against every check, and not only the selected.
+    """
+    checks = [(item, subject) for item in items if (subject := _subject(item)) is not None]
+    if not checks:
+        return
+    try:
+        version = require_vllm().vllm or ""
+        expectations = [
+            expectation
+            for expectation in load(Path(config.getoption("--expectations")))
+            if expectation.speaks_of(version)
+        ]
+        if not any("::" in argument for argument in config.args):
+            _require_matches(expectations, [item for item, _ in checks])
+    except WrongUse as error:
+        raise pytest.UsageError(str(error)) from error
+    for item, subject in checks:
         scenario = item.get_closest_marker("scenario")
-        run = scenario.args[0] if scenario else _param(item, "scenario_name") or "contract"
+        run = scenario.args[0] if scenario else _param(item, "scenario") or "contract"
         item.add_marker(pytest.mark.xdist_group(f"{run}-{subject.name}"))
-        if expectations is None:
-            try:
-                expectations = load(EXPECTATIONS)
-                version = require_vllm().vllm or ""
-            except WrongUse as error:
-                raise pytest.UsageError(str(error)) from error
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(pytest.mark.xfail(reason="torch is not patched", strict=True))
         for expectation in expectations:
-            if expectation.applies(subject.name, version) and check_id(item) in expectation.checks:
+            if expectation.subject == subject.name and check_id(item) in expectation.checks:
                 reason = f"{expectation.reason} ({expectation.link})"
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+def _require_matches(expectations: list[Expectation], items: list[pytest.Item]) -> None:
+    """Raise WrongUse for an expectation of a check that does not exist, in a module that does."""
+    known = {check_id(item) for item in items}
+    modules = {check.partition("::")[0] for check in known}
+    for expectation in expectations:
+        for check in expectation.checks:
+            if check not in known and check.partition("::")[0] in modules:
+                raise WrongUse(
+                    f"the expectations for {expectation.subject} name {check}, and there is no "
+                    "such check: correct the name, or take it out."
+                )
 
 
 def check_id(item: pytest.Item) -> str:
@@ -133,13 +162,11 @@ def runs() -> Iterator[Any]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Send a check's cell along with its report, from whichever process ran it."""
     report: Any = yield
     subject = _subject(item)
-    if subject is None or not _is_check(item):
+    if subject is None:
         return report
     if call.when == "call" or report.outcome != "passed":
         marker = item.get_closest_marker("held_against")
@@ -155,12 +182,9 @@ def pytest_runtest_makereport(
             "subject": subject.name,
             "cell": dataclasses.asdict(cell),
         }
-        report.user_properties.append(("conformance", data))
+        # As text: what runs tests in parallel carries only plain values from process to process.
+        report.user_properties.append(("conformance", json.dumps(data)))
     return report
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Nothing per test: the session's report is filled by `_Collector`."""
 
 
 class _Collector:
@@ -170,13 +194,16 @@ class _Collector:
         self.report = report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, data in report.user_properties:
-            if name != "conformance" or not isinstance(data, dict):
+        for name, text in report.user_properties:
+            if name != "conformance":
                 continue
+            data = json.loads(str(text))
             cell = data["cell"]
             row = {k: v for k, v in data["row"].items() if k != "cells"}
             self.report.add(
-                Row(**row), data["subject"], Cell(State(cell["state"]), cell["detail"], cell["seconds"])
+                Row(**row),
+                data["subject"],
+                Cell(State(cell["state"]), cell["detail"], cell["seconds"]),
             )
 
 
@@ -216,8 +243,9 @@ def _param(item: Any, name: str) -> Any:
 
 
 def _subject(item: Any) -> Subject | None:
+    """The subject of an item of the suite; None for every other test."""
     value = _param(item, "subject")
-    return value if isinstance(value, Subject) else None
+    return value if isinstance(value, Subject) and _is_check(item) else None
 
 
 def _bare_holds(item: pytest.Item) -> bool:
@@ -236,8 +264,8 @@ def _claim(item: pytest.Item) -> str:
     if clause is not None:
         return str(clause.name).replace("-", " ")
     text = getattr(item, "originalname", item.name).removeprefix("test_").replace("_", " ")
-    scenario = _param(item, "scenario_name") or _param(item, "step_of")
-    return f"{_label(scenario)}: {text}" if scenario is not None else text
+    values = [_label(v) for k, v in _params(item).items() if k != "subject"]
+    return f"{text} ({', '.join(values)})" if values else text
 
 
 def _cell(report: pytest.TestReport) -> Cell:

@@ -26,4 +26,4 @@ class CPUModelRunner(GPUModelRunner):
         The base copies them to pinned memory and waits for an event so that other streams can go
         on meanwhile. They are in the host's memory already, and there is nothing to wait for.
         """
-        return sampled_token_ids.tolist()  # type: ignore[no-any-return]
+        return sampled_token_ids.tolist()

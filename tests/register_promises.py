@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from runner_under_test.patches import REGISTER
 from runner_under_test.patches.patch import (
     AcceleratorPresent,
@@ -42,7 +43,9 @@ def _bound() -> dict[str, Any]:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return all(a is c and b is d for (a, b), (c, d) in zip(one.values(), other.values(), strict=True))
+    return all(
+        a is c and b is d for (a, b), (c, d) in zip(one.values(), other.values(), strict=True)
+    )
 
 
 def _raises(kind: type[Exception], call: Callable[[], Any]) -> str:

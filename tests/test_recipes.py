@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def real_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    pytest.importorskip("gguf")
+    if find_spec("gguf") is None:
+        pytest.skip("gguf is not installed: pip install gguf==0.19.0")
     try:
         find_gguf()
     except PackageMissing as missing:
@@ -282,7 +284,8 @@ print(len(theirs), len(tokenizer))
 
 @pytest.mark.real
 def test_real_models_weights_and_tokens_are_those_transformers_reads(real_checkpoint: Path) -> None:
-    pytest.importorskip("accelerate", reason="transformers reads GGUF with accelerate only")
+    if find_spec("accelerate") is None:
+        pytest.skip("transformers reads GGUF with accelerate only: pip install accelerate")
     texts = (
         "The capital of France is",
         " Hello,  world!\n\tdef f(x):\n    return x",

@@ -5,17 +5,21 @@ and unlike the vectorised code it is held against.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from conformance.references.reference import ForcedQuery, GreedyQuery, ReferenceSet
 from conformance.references.transformers_reference import ReferenceFailed, compute
 from conformance.scenarios.recipes import RECIPES, materialise
+
+Array = npt.NDArray[np.float64]
 
 AGREE = 1e-9
 """Far below what a single float32 step would show (1e-6), far above float64 (4e-14 measured)."""
@@ -34,18 +38,19 @@ class NumpyLlama:
         tensors = load_file(checkpoint / "model.safetensors")
         self.weights = {name: tensor.astype(np.float64) for name, tensor in tensors.items()}
 
-    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+    def norm(self, x: Array, name: str) -> Array:
         scale = np.sqrt(np.mean(x * x) + self.config["rms_norm_eps"])
-        return x / scale * self.weights[name]
+        normed: Array = x / scale * self.weights[name]
+        return normed
 
-    def rotated(self, vector: np.ndarray, position: int) -> np.ndarray:
+    def rotated(self, vector: Array, position: int) -> Array:
         half = len(vector) // 2
         theta = self.config["rope_parameters"]["rope_theta"]
         angles = position * theta ** (-np.arange(half) / half)
         turned = (vector[:half] + 1j * vector[half:]) * np.exp(1j * angles)
         return np.concatenate([turned.real, turned.imag])
 
-    def attention(self, rows: list[np.ndarray], layer: str) -> list[np.ndarray]:
+    def attention(self, rows: list[Array], layer: str) -> list[Array]:
         heads, groups = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         size = self.config["head_dim"]
         part = {
@@ -75,12 +80,14 @@ class NumpyLlama:
             out.append(self.weights[f"{layer}self_attn.o_proj.weight"] @ np.concatenate(merged))
         return out
 
-    def mlp(self, x: np.ndarray, layer: str) -> np.ndarray:
+    def mlp(self, x: Array, layer: str) -> Array:
         gate = self.weights[f"{layer}mlp.gate_proj.weight"] @ x
         up = self.weights[f"{layer}mlp.up_proj.weight"] @ x
-        return self.weights[f"{layer}mlp.down_proj.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+        inner = gate / (1 + np.exp(-gate)) * up
+        out: Array = self.weights[f"{layer}mlp.down_proj.weight"] @ inner
+        return out
 
-    def logprobs(self, tokens: tuple[int, ...]) -> np.ndarray:
+    def logprobs(self, tokens: tuple[int, ...]) -> Array:
         """(positions, vocabulary): row i is about the token after position i."""
         rows = [self.weights["model.embed_tokens.weight"][token] for token in tokens]
         for index in range(self.config["num_hidden_layers"]):
@@ -92,7 +99,8 @@ class NumpyLlama:
             rows = [row + self.mlp(self.norm(row, after), layer) for row in rows]
         final = np.stack([self.norm(row, "model.norm.weight") for row in rows])
         logits = final @ self.weights["lm_head.weight"].T
-        return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        logprobs: Array = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        return logprobs
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +186,15 @@ def test_token_outside_the_vocabulary_fails_with_what_is_wrong(checkpoint: Path)
         compute(checkpoint, [ForcedQuery((512,), (1,))])
 
 
-def test_neither_torch_nor_transformers_is_imported_here(answers: ReferenceSet) -> None:
-    # `answers` has been computed by now; the import would have happened in this process.
-    assert answers.sequences
-    assert not {"torch", "transformers", "vllm"} & set(sys.modules)
+def test_asking_imports_neither_torch_nor_transformers(checkpoint: Path) -> None:
+    code = (
+        "import sys, conformance.references.bounds, conformance.references.compare; "
+        "from conformance.references.transformers_reference import *; "
+        "from pathlib import Path\n"
+        "try: compute(Path(sys.argv[1]), [], python='false')\n"
+        "except ReferenceFailed: print({'torch', 'transformers', 'vllm'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, str(checkpoint)]
+    root = Path(__file__).resolve().parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -8,7 +8,9 @@ from __future__ import annotations
 from conformance.contract.clause import clause, clauses_of, require, require_raises
 
 
-@clause("torch.accelerator.synchronize", gpu="synchronize(device=None) returns None when all is done")
+@clause(
+    "torch.accelerator.synchronize", gpu="synchronize(device=None) returns None when all is done"
+)
 def synchronize_returns() -> None:
     import torch
 

@@ -68,9 +68,7 @@ _FACTORIES = (
         lambda t, f: f((2, 3), (1, 2), dtype=t.int32, pin_memory=True),
         lambda t: t.empty_strided((2, 3), (1, 2), dtype=t.int32),
     ),
-    _factory(
-        "full", lambda t, f: f((2,), 7.5, pin_memory=True), lambda t: t.tensor([7.5, 7.5])
-    ),
+    _factory("full", lambda t, f: f((2,), 7.5, pin_memory=True), lambda t: t.tensor([7.5, 7.5])),
     _factory(
         "ones",
         lambda t, f: f(3, dtype=t.long, pin_memory=True),

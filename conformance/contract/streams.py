@@ -126,7 +126,9 @@ def a_context_refuses_what_is_no_stream() -> None:
     require_raises(enter, "torch.cuda.stream(3)")
 
 
-@clause("torch.cuda.current_stream", gpu="the current stream is the thread's; each begins on default")
+@clause(
+    "torch.cuda.current_stream", gpu="the current stream is the thread's; each begins on default"
+)
 def each_thread_has_its_own_current_stream() -> None:
     import torch
 
@@ -141,7 +143,9 @@ def each_thread_has_its_own_current_stream() -> None:
     require(seen and seen[0] == default, "another thread began on this thread's stream")
 
 
-@clause("torch.cuda.current_stream", gpu="current_stream(device) takes a device; a wrong one raises")
+@clause(
+    "torch.cuda.current_stream", gpu="current_stream(device) takes a device; a wrong one raises"
+)
 def the_current_stream_is_asked_for_by_device() -> None:
     import torch
 

@@ -270,9 +270,9 @@ def compare_logprobs(
     ``reference`` has the observed tokens as its continuation. One mapping per step, id ->
     log-probability, the step's own token among the ids. First the structure: number of steps, ids
     of the vocabulary, finite values (a masked token's -inf is none), none above 0 by more than
-    ``bound``, with ``top`` at least that many ids; then each value. With ``top``, the number of likeliest tokens that were asked for, the
-    ids are also judged: a token that the reference puts clearly (by more than ``bound``) above the
-    least likely of the observed top ones must be there.
+    ``bound``, with ``top`` at least that many ids; then each value. With ``top``, the number of
+    likeliest tokens that were asked for, the ids are also judged: a token that the reference puts
+    clearly (by more than ``bound``) above the least likely of the observed top ones must be there.
 
     Ids of which the reference says nothing give `NeedsReference`. `equal` means equal as floats.
     """

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 
-from runner_under_test.worker import CPUWorker
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from runner_under_test.worker import CPUWorker
 
 RUNNER_VARIABLE = "VLLM_CONFORMANCE_RUNNER"
 

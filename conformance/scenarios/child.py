@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,8 @@ class Journal:
             yield
         except BaseException as error:
             raised = None if getattr(error, "_journalled", False) else _describe(error)
-            try:
+            with suppress(AttributeError):
                 error._journalled = True  # type: ignore[attr-defined]
-            except AttributeError:
-                pass
             raise
         finally:
             self._open.pop()

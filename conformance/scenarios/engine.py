@@ -233,8 +233,8 @@ def _device_tensors(workers: list[Any]) -> list[tuple[str, weakref.ref[Any], int
     """Weights and KV caches of the workers in this process: kind, weak reference, bytes."""
     tensors = []
     for worker in workers:
-        runner = getattr(worker, "model_runner", None)
-        if getattr(runner, "model", None) is None:
+        runner: Any = getattr(worker, "model_runner", None)
+        if runner is None or runner.model is None:
             continue
         for weight in runner.model.parameters():
             tensors.append(("weights", weakref.ref(weight), weight.nbytes))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +31,7 @@ CHILD_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _UNSET = ("OMP_NUM_THREADS", "LD_PRELOAD")
-_START_LIMIT_SECONDS = 300
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 class HostError(RuntimeError):
@@ -90,10 +91,8 @@ class Host:
             "limit": limit,
         }
         assert server.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # the missing answer says so
             print(json.dumps(job), file=server.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # the missing answer says so
         answer = self._answer()
         run = _read_run(label, directory, answer)
         shutil.rmtree(directory, ignore_errors=True)
@@ -120,6 +119,9 @@ class Host:
             self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
             environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
             environment.update(CHILD_ENVIRONMENT, **self._cache_variables())
+            # The server finds the packages where this process found them, installed or not.
+            paths = (str(_ROOT), environment.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
             with (self._directory / "server.stderr").open("w") as stderr:
                 self._server = subprocess.Popen(
                     [sys.executable, "-m", "conformance.scenarios.forkserver"],
@@ -166,7 +168,7 @@ class Host:
 
 
 def default_cache() -> Path:
-    """Return the directory for models and compilers' caches: ``VLLM_CONFORMANCE_CACHE`` or XDG's."""
+    """Return where models and compilers' caches go: ``VLLM_CONFORMANCE_CACHE``, or XDG's place."""
     named = os.environ.get("VLLM_CONFORMANCE_CACHE")
     if named:
         return Path(named)

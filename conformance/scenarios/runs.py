@@ -28,7 +28,6 @@ from conformance.scenarios.recipes import RECIPES, materialise, recipe_hash
 from conformance.scenarios.scenario import Scenario
 from conformance.target import Subject, installed_versions
 
-
 FAULT_VARIABLE = "VLLM_CONFORMANCE_FAULT"
 """Plants a fault in a suite's run, to see what the suite makes of it: JSON with ``subject``,
 ``scenario``, ``phase``, and ``signal`` or ``sleep``."""

@@ -18,8 +18,7 @@ from conformance.target import Subject
 def scenario(request: pytest.FixtureRequest) -> Scenario:
     """The scenario of a check: named by its marker, or by its parameter."""
     marker = request.node.get_closest_marker("scenario")
-    name = marker.args[0] if marker else request.node.callspec.params["scenario_name"]
-    return SCENARIO[name]
+    return SCENARIO[marker.args[0] if marker else request.param]
 
 
 @pytest.fixture

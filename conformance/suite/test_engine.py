@@ -1,7 +1,7 @@
 """Engines from start to exit: they run, agree with transformers in float64, and repeat.
 
-The model is a tiny llama whose weights every machine computes alike. Where tokens are compared, they
-are equal, or at the first difference a near-tie (see `conformance.references.compare`).
+The model is a tiny llama whose weights every machine computes alike. Where tokens are compared,
+they are equal, or at the first difference a near-tie (see `conformance.references.compare`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from conformance.scenarios.scenario import Scenario
 from conformance.target import Subject
 
 _REAL = pytest.mark.real
-_EVERY = [
-    pytest.param(s.name, marks=_REAL if s.name == "real" else ()) for s in SCENARIOS
-]
+_EVERY = [pytest.param(s.name, marks=_REAL if s.name == "real" else ()) for s in SCENARIOS]
 _COMPARED = [
     ("greedy", "single"),
     ("greedy", "batch"),
@@ -43,7 +41,7 @@ def _cases(pairs: list[tuple[str, str]]) -> list[object]:
     return [pytest.param(*pair, marks=_REAL if pair[0] == "real" else ()) for pair in pairs]
 
 
-@pytest.mark.parametrize("scenario_name", _EVERY)
+@pytest.mark.parametrize("scenario", _EVERY, indirect=True)
 def test_runs_from_start_to_exit(run: ChildRun, finding: Callable[[str], None]) -> None:
     """No phase raises, and the process exits by itself with status 0."""
     if run.failure is not None:
@@ -51,7 +49,7 @@ def test_runs_from_start_to_exit(run: ChildRun, finding: Callable[[str], None]) 
 
 
 @pytest.mark.held_against("transformers, float64")
-@pytest.mark.parametrize(("scenario_name", "step"), _cases(_COMPARED))
+@pytest.mark.parametrize(("scenario", "step"), _cases(_COMPARED), indirect=["scenario"])
 def test_tokens_agree_with_transformers(
     completed: ChildRun,
     scenario: Scenario,
@@ -64,8 +62,8 @@ def test_tokens_agree_with_transformers(
         scenario,
         step.partition("#")[0],
         generations(completed, step),
-        token_bound=bound("tokens", scenario.recipe),
-        logprob_bound=bound("logprobs", scenario.recipe),
+        token_bound=bound("margin", "float32").value,
+        logprob_bound=bound("logprob", "float32").value,
     )
     wrong = [
         f"request {number}: {judgement.tokens}"
@@ -77,7 +75,7 @@ def test_tokens_agree_with_transformers(
 
 
 @pytest.mark.held_against("transformers, float64")
-@pytest.mark.parametrize(("scenario_name", "step"), _cases(_WITH_LOGPROBS))
+@pytest.mark.parametrize(("scenario", "step"), _cases(_WITH_LOGPROBS), indirect=["scenario"])
 def test_logprobs_agree_with_transformers(
     completed: ChildRun,
     scenario: Scenario,
@@ -90,8 +88,8 @@ def test_logprobs_agree_with_transformers(
         scenario,
         step,
         generations(completed, step),
-        token_bound=bound("tokens", scenario.recipe),
-        logprob_bound=bound("logprobs", scenario.recipe),
+        token_bound=bound("margin", "float32").value,
+        logprob_bound=bound("logprob", "float32").value,
         top=5,
     )
     wrong = [
@@ -138,7 +136,7 @@ def test_a_seeded_request_does_not_depend_on_its_neighbours(
         finding(f"among others {among.tokens}, alone {alone.tokens}")
 
 
-@pytest.mark.parametrize("scenario_name", ["spec-ngram", "spec-draft"])
+@pytest.mark.parametrize("scenario", ["spec-ngram", "spec-draft"], indirect=True)
 def test_drafts_are_made_and_some_are_accepted(
     completed: ChildRun, finding: Callable[[str], None]
 ) -> None:

@@ -96,9 +96,7 @@ class CudaEvent(Event):
         interprocess: bool = False,
         external: bool = False,
     ) -> None:
-        super().__init__(
-            enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
-        )
+        super().__init__(enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
         self.external = bool(external)
 
     @property
@@ -119,7 +117,7 @@ PATCHES = (
         target="torch.Event",
         build=lambda _: Event,
         why="the runner makes its transfer and draft events with it; torch makes one for the CPU, "
-        "whose record() raises RuntimeError (\"cpu backend doesn't support events\")",
+        'whose record() raises RuntimeError ("cpu backend doesn\'t support events")',
         link="https://github.com/vllm-project/vllm/pull/23643",
         remove_when="torch.Event('cpu').record() works",
     ),

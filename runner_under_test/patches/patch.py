@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-APPLIED_AT = "construction of runner_under_test.worker.CPUWorker, before vLLM's worker and runner run"
+APPLIED_AT = (
+    "construction of runner_under_test.worker.CPUWorker, before vLLM's worker and runner run"
+)
 
 
 @dataclass(frozen=True)

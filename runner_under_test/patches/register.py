@@ -171,7 +171,8 @@ class Register:
         unknown = sorted(wanted - names)
         if unknown:
             raise PatchError(
-                f"no patch is called {', '.join(unknown)}; the names are: {', '.join(sorted(names))}"
+                f"no patch is called {', '.join(unknown)}; "
+                f"the names are: {', '.join(sorted(names))}"
             )
         return wanted
 

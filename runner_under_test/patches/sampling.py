@@ -25,7 +25,7 @@ PATCHES = (
         target="vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only",
         build=_top_k_of_no_rows,
         why="a speculative step in which no request has a draft samples zero rows; the sort that "
-        "the GPU takes accepts none, and this shortcut, taken on the CPU alone, raises RuntimeError",
+        "the GPU takes accepts none, and this shortcut, taken on the CPU only, raises RuntimeError",
         remove_when="apply_top_k_only accepts logits of zero rows",
     ),
 )

@@ -1,0 +1,120 @@
+"""The suite as a whole: what collecting it costs, and what it makes of planted faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+_CONTRACT = "conformance/suite/test_contract.py"
+
+
+def _pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=_ROOT,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _cells(directory: Path) -> dict[str, dict[str, Any]]:
+    """The cells of ours, by check."""
+    data = json.loads((directory / "results.json").read_text())
+    return {row["check"]: row["cells"]["ours"] for row in data["rows"]}
+
+
+def test_collection_takes_under_two_seconds_and_imports_neither_torch_nor_vllm() -> None:
+    code = (
+        "import sys, pytest\n"
+        "status = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider'])\n"
+        "heavy = {'torch', 'vllm', 'transformers'} & set(sys.modules)\n"
+        "print('imported:', sorted(heavy), 'status:', int(status))\n"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.splitlines()[-1] == "imported: [] status: 0", done.stdout[-2000:]
+    # Processor time, not the clock's: other tests run beside this one.
+    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    assert spent < 2.0
+
+
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])
+def test_a_killed_engine_is_one_red_row_that_names_the_phase(signal: str, tmp_path: Path) -> None:
+    fault = {"subject": "ours", "scenario": "greedy", "phase": "execute", "signal": signal}
+    done = _pytest(
+        "conformance/suite/test_engine.py",
+        "conformance/suite/test_shutdown.py",
+        "--subject=ours",
+        "-k=greedy or sampling",
+        f"--report={tmp_path}",
+        VLLM_CONFORMANCE_FAULT=json.dumps(fault),
+    )
+    assert done.returncode == 1, done.stdout[-2000:]
+    cells = _cells(tmp_path)
+    red = {check: cell["detail"] for check, cell in cells.items() if cell["state"] == "red"}
+    assert list(red) == ["engine::runs_from_start_to_exit[greedy]"]
+    (detail,) = red.values()
+    assert signal in detail and "phase 'execute'" in detail
+    others = {cell["state"] for check, cell in cells.items() if "sampling" in check}
+    assert others == {"ok"}
+    dependent = {c["state"] for k, c in cells.items() if k not in red and "greedy" in k}
+    assert dependent == {"not checked"}
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_expected_failure_that_passes_is_a_failure(workers: str, tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(
+        '[[expectation]]\nchecks = ["contract::clause[streams/streams-compare-by-identity]"]\n'
+        'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
+    )
+    done = _pytest(
+        _CONTRACT,
+        "--subject=ours",
+        "-k=compare-by-identity",
+        f"-n{workers}",
+        f"--expectations={tmp_path}",
+        f"--report={tmp_path}",
+    )
+    assert done.returncode == 1, done.stdout[-2000:]
+    assert [cell["state"] for cell in _cells(tmp_path).values()] == ["red"]
+
+
+def test_an_expectation_of_no_check_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(
+        '[[expectation]]\nchecks = ["contract::clause[no-such-clause]"]\n'
+        'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
+    )
+    done = _pytest(_CONTRACT, "--subject=ours", f"--expectations={tmp_path}")
+    assert done.returncode == 4
+    assert "no such check" in done.stderr + done.stdout
+
+
+def test_ours_has_no_expectations() -> None:
+    assert not (_ROOT / "fixtures" / "expectations" / "ours.toml").exists()
+
+
+def test_a_missing_patch_turns_the_suite_red_and_is_named(tmp_path: Path) -> None:
+    done = _pytest(
+        _CONTRACT,
+        "--subject=ours",
+        "-k=accelerator",
+        f"--report={tmp_path}",
+        RUNNER_UNDER_TEST_WITHOUT="torch.accelerator.synchronize",
+    )
+    assert done.returncode == 1
+    detail = _cells(tmp_path)["contract::clause[accelerator/synchronize-returns]"]["detail"]
+    assert "torch.accelerator.synchronize" in detail
+    assert "on a GPU:" in detail

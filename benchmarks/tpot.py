@@ -539,7 +539,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--model",
         choices=sorted(RECIPES),
         default="smollm2-135m",
-        help="a recipe (default: smollm2-135m); a tiny one shows what a step costs beside the model",
+        help="a recipe (default: smollm2-135m); a tiny one shows a step's cost beside the model",
     )
     parser.add_argument("--prompt-tokens", type=_at_least(1), default=16)
     parser.add_argument("--output-tokens", type=_at_least(2), default=32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from vllm.utils.cpu_resource_utils import (
@@ -73,6 +74,19 @@ def kv_cache_bytes(memory: HostMemory, utilization: float, explicit: int | None)
             "Change that share, or set --kv-cache-memory-bytes."
         )
     return left
+
+
+def unlink_shared_memory(name: str) -> None:
+    """Remove the shared memory that vLLM's CPU communicator made under a name, and never removes.
+
+    Whoever has it mapped keeps it; a file that another worker removed meanwhile is no error.
+    """
+    directory = Path("/dev/shm")
+    if not name or not directory.is_dir():
+        return
+    for path in directory.iterdir():
+        if path.name.startswith(f"{name}-") and "-cpushm" in path.name:
+            path.unlink(missing_ok=True)
 
 
 def _gib(size: int) -> str:

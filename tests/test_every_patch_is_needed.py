@@ -26,7 +26,7 @@ _CLAUSES = [clause.name for clause in CLAUSES]
 # Patches whose loss no clause shows, and the scenario that shows it.
 _SHOWN_BY_AN_ENGINE = {
     "vllm.utils.torch_utils.set_torch_threads_for_runtime": "greedy",
-    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only": "spec-ngram",
+    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only": "spec-top-k",
 }
 
 

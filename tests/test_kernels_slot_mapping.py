@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_checks import POISONS, Arguments, differences, lengths, poisoned, undetected
+from tests.kernel_checks import POISONS, Arguments, differences, lengths, poisoned, undetected
 
 SEEDS = range(12)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_checks import POISONS, Arguments, differences, lengths, poisoned, undetected
+from tests.kernel_checks import POISONS, Arguments, differences, lengths, poisoned, undetected
 
 SEEDS = range(24)
 VOCABULARY = 50

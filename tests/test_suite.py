@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[1]
 _CONTRACT = "conformance/suite/test_contract.py"
 
 
-def _pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=_ROOT,
@@ -54,7 +54,7 @@ def test_collection_takes_under_two_seconds_and_imports_neither_torch_nor_vllm()
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])
 def test_a_killed_engine_is_one_red_row_that_names_the_phase(signal: str, tmp_path: Path) -> None:
     fault = {"subject": "ours", "scenario": "greedy", "phase": "execute", "signal": signal}
-    done = _pytest(
+    done = run_pytest(
         "conformance/suite/test_engine.py",
         "conformance/suite/test_shutdown.py",
         "--subject=ours",
@@ -80,7 +80,7 @@ def test_an_expected_failure_that_passes_is_a_failure(workers: str, tmp_path: Pa
         '[[expectation]]\nchecks = ["contract::clause[streams/streams-compare-by-identity]"]\n'
         'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
     )
-    done = _pytest(
+    done = run_pytest(
         _CONTRACT,
         "--subject=ours",
         "-k=compare-by-identity",
@@ -97,7 +97,7 @@ def test_an_expectation_of_no_check_is_an_error(tmp_path: Path) -> None:
         '[[expectation]]\nchecks = ["contract::clause[no-such-clause]"]\n'
         'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
     )
-    done = _pytest(_CONTRACT, "--subject=ours", f"--expectations={tmp_path}")
+    done = run_pytest(_CONTRACT, "--subject=ours", f"--expectations={tmp_path}")
     assert done.returncode == 4
     assert "no such check" in done.stderr + done.stdout
 
@@ -107,7 +107,7 @@ def test_ours_has_no_expectations() -> None:
 
 
 def test_a_missing_patch_turns_the_suite_red_and_is_named(tmp_path: Path) -> None:
-    done = _pytest(
+    done = run_pytest(
         _CONTRACT,
         "--subject=ours",
         "-k=accelerator",

@@ -29,9 +29,18 @@ def _seeded(seeds: tuple[int, ...], prompts: tuple[tuple[int, ...], ...]) -> tup
     )
 
 
+# A nucleus so small that one candidate is left of it: sampling that has a single outcome.
+_NUCLEUS_OF_1: dict[str, Any] = {**_GREEDY, "temperature": 0.9, "top_p": 1e-6, "seed": 7}
+
+_NGRAM: dict[str, Any] = {
+    "method": "ngram",
+    "num_speculative_tokens": 3,
+    "prompt_lookup_max": 3,
+    "prompt_lookup_min": 1,
+}
 _SPECULATION_STEPS = (
     Step("greedy", requests(_ECHOES, **_GREEDY)),
-    Step("top-k-1", requests(_ECHOES, **_TOP_K_1)),
+    Step("nucleus-of-1", requests(_ECHOES, **_NUCLEUS_OF_1)),
 )
 
 SCENARIOS = (
@@ -60,13 +69,15 @@ SCENARIOS = (
         name="spec-ngram",
         claim="n-gram speculation",
         recipe="tiny-llama",
-        speculative={
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_max": 3,
-            "prompt_lookup_min": 1,
-        },
+        speculative=_NGRAM,
         steps=_SPECULATION_STEPS,
+    ),
+    Scenario(
+        name="spec-top-k",
+        claim="n-gram speculation with top-k sampling",
+        recipe="tiny-llama",
+        speculative=_NGRAM,
+        steps=(Step("top-k-1", requests(_ECHOES, **_TOP_K_1)),),
     ),
     Scenario(
         name="spec-draft",

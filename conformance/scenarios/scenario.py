@@ -49,6 +49,11 @@ class Scenario:
     environment: dict[str, str] = field(default_factory=dict)
     limit: float = 180.0
 
+    @property
+    def in_worker_processes(self) -> bool:
+        """Whether the workers live in processes of their own."""
+        return self.kind != "engine" or "tensor_parallel_size" in self.engine
+
     def step(self, name: str) -> Step:
         """Return one step by its name."""
         return next(step for step in self.steps if step.name == name)

@@ -97,9 +97,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("subject", subjects, ids=[s.name for s in subjects], scope="session")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Group checks by run, so that one worker has it for all of them; before pytest-xdist looks."""
+    if (subject := _subject(item)) is not None:
+        marker = item.get_closest_marker("scenario")
+        run = marker.args[0] if marker else _param(item, "scenario") or "contract"
+        item.add_marker(pytest.mark.xdist_group(f"{run}-{subject.name}"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group checks by run, so that one worker shares it, and mark the failures that are known.
+    """Mark the failures that are known.
 
     First of all plugins: an expectation is held against every check, and not only the selected.
     """
@@ -118,9 +126,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except WrongUse as error:
         raise pytest.UsageError(str(error)) from error
     for item, subject in checks:
-        scenario = item.get_closest_marker("scenario")
-        run = scenario.args[0] if scenario else _param(item, "scenario") or "contract"
-        item.add_marker(pytest.mark.xdist_group(f"{run}-{subject.name}"))
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(pytest.mark.xfail(reason="torch is not patched", strict=True))
         for expectation in expectations:

@@ -11,8 +11,11 @@ from conformance.scenarios.child import Journal
 
 def run(journal: Journal, subject: str, worker_cls: str | None, names: list[str]) -> None:
     """Check the named clauses under a subject and report, for each, None or what is wrong."""
+    import torch
+
     from conformance.contract import CLAUSE
 
+    torch.set_num_threads(1)
     with journal.phase_of("patch"):
         put_in_place(subject, worker_cls)
     for name in names:

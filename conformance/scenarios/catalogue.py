@@ -52,6 +52,7 @@ SCENARIOS = (
             Step("single", requests(_PROMPTS[:1], logprobs=5, **_GREEDY)),
             Step("batch", requests(_PROMPTS, logprobs=5, **_GREEDY)),
         ),
+        threads=2,
     ),
     Scenario(
         name="sampling",
@@ -112,7 +113,7 @@ SCENARIOS = (
         engine={"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
         steps=(Step("batch", requests(_PROMPTS, **_GREEDY)),),
         # vLLM binds one worker to each memory node by itself, and most hosts have a single one.
-        environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
         limit=240.0,
     ),
     Scenario(
@@ -137,6 +138,7 @@ SCENARIOS = (
         claim="SmolLM2-135M, greedy with logprobs",
         recipe="smollm2-135m",
         steps=(Step("batch", requests(_REAL_PROMPTS, logprobs=5, **_GREEDY)),),
+        threads=2,
         limit=300.0,
     ),
 )

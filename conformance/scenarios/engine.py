@@ -74,7 +74,7 @@ def run(
     worker = worker_argument(worker_cls)
     before = _torch_names()
     threads = {thread.ident for thread in threading.enumerate()}
-    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(scenario["threads"])
     recorder = Recorder()
     journal.enter_hooks.append(lambda phase: setattr(recorder, "phase", phase))
     eager = {**ENGINE_DEFAULTS, **scenario["engine"]}["enforce_eager"]
@@ -82,7 +82,7 @@ def run(
         for number in range(scenario["engines"]):
             _run_engine(journal, scenario, model, draft, worker, fault, number)
         journal.result("touches", [asdict(touch) for touch in recorder.touches])
-    journal.result("torch_threads", [torch_threads, torch.get_num_threads()])
+    journal.result("torch_threads", [scenario["threads"], torch.get_num_threads()])
     journal.result("upstream_modules", [m for m in UPSTREAM_PATCH_MODULES if m in sys.modules])
     left = [
         thread.name

@@ -34,7 +34,9 @@ class Scenario:
 
     ``engine`` holds arguments of ``LLM`` over the defaults of `conformance.scenarios.engine`;
     ``draft`` names the recipe of a draft model. ``kind`` is ``engine`` (in the child's own
-    process), ``bench`` or ``serve`` (the vllm command, with worker processes).
+    process), ``bench`` or ``serve`` (the vllm command, with worker processes). ``threads`` is how many
+    torch computes with in the child; several children run at once, and threads of theirs that wait
+    for each other cost more than they bring.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Scenario:
     speculative: dict[str, Any] = field(default_factory=dict)
     draft: str | None = None
     engines: int = 1
+    threads: int = 1
     kind: str = "engine"
     environment: dict[str, str] = field(default_factory=dict)
     limit: float = 180.0

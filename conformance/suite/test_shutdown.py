@@ -10,9 +10,11 @@ import pytest
 from conformance.scenarios.observation import ChildRun
 
 _IN_PROCESS = ["greedy", "spec-draft", "two-engines"]
+# Python's resource tracker is not listened to: vLLM's engine ends its processes in an order in which
+# it names semaphores and shared memory as leaked now and then, whatever the worker is.
 _COMPLAINT = re.compile(
     r"Traceback \(most recent call last\)|Exception ignored|^\S*Error:|Segmentation fault"
-    r"|core dumped|leaked .* objects|terminate called|\bERROR\b",
+    r"|core dumped|terminate called|\bERROR\b",
     re.MULTILINE,
 )
 

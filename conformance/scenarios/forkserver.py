@@ -8,6 +8,7 @@ reaper of its descendants it sees what a child leaves running, reports it and en
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -19,7 +20,21 @@ from typing import Any, TextIO
 
 import psutil
 
-PRELOADED = ("torch", "vllm", "vllm.v1.worker.gpu_model_runner", "vllm.v1.worker.gpu_worker")
+PRELOADED = (
+    "torch",
+    "vllm",
+    "vllm.entrypoints.llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.worker.gpu_worker",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.model_executor.model_loader.default_loader",
+    "vllm.model_executor.models.llama",
+)
+"""What every engine imports, and no patch: so subjects patch what is loaded already, which is the
+harder case. Worker processes that vLLM starts itself import everything in vLLM's own order."""
+
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.02
@@ -144,6 +159,9 @@ def main() -> None:
     except Exception as error:
         print(json.dumps({"broken": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
         raise
+    # What is loaded stays: children need not look through it whenever they collect garbage.
+    gc.collect()
+    gc.freeze()
     print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)
     job = serve(sys.stdin, answers)
     if job is not None:

@@ -30,6 +30,10 @@ CHILD_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_SERVER_ENVIRONMENT = {
+    # Fills memory that was allocated and not written: what reads it must be wrong every time.
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=85",
+}
 _UNSET = ("OMP_NUM_THREADS", "LD_PRELOAD")
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,7 +122,9 @@ class Host:
         if self._server is None:
             self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
             environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
-            environment.update(CHILD_ENVIRONMENT, **self._cache_variables())
+            environment.update(
+                CHILD_ENVIRONMENT, **_SERVER_ENVIRONMENT, **self._cache_variables()
+            )
             # The server finds the packages where this process found them, installed or not.
             paths = (str(_ROOT), environment.get("PYTHONPATH"))
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -34,9 +34,9 @@ class Scenario:
 
     ``engine`` holds arguments of ``LLM`` over the defaults of `conformance.scenarios.engine`;
     ``draft`` names the recipe of a draft model. ``kind`` is ``engine`` (in the child's own
-    process), ``bench`` or ``serve`` (the vllm command, with worker processes). ``threads`` is how many
-    torch computes with in the child; several children run at once, and threads of theirs that wait
-    for each other cost more than they bring.
+    process), ``bench`` or ``serve`` (the vllm command, with worker processes). ``threads`` is how
+    many torch computes with in the child; several children run at once, and threads of theirs that
+    wait for each other cost more than they bring.
     """
 
     name: str

@@ -10,8 +10,8 @@ import pytest
 from conformance.scenarios.observation import ChildRun
 
 _IN_PROCESS = ["greedy", "spec-draft", "two-engines"]
-# Python's resource tracker is not listened to: vLLM's engine ends its processes in an order in which
-# it names semaphores and shared memory as leaked now and then, whatever the worker is.
+# Python's resource tracker is not listened to: vLLM's engine ends its processes in such an order
+# that it calls semaphores and shared memory leaked now and then, whatever the worker is.
 _COMPLAINT = re.compile(
     r"Traceback \(most recent call last\)|Exception ignored|^\S*Error:|Segmentation fault"
     r"|core dumped|terminate called|\bERROR\b",
@@ -23,6 +23,7 @@ _ENGINES_OWN = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "sockets between the engine's processes"),
     (r"vllm_dist_[0-9a-f]{32}", "the file in which torch.distributed's processes meet"),
     (r"torchinductor_\w+(/.*)?", "a cache of torch's compiler"),
+    (r"/dev/shm/vllm_dist_.*-cpushm_\d+", "the communicator's, if vLLM kills a worker at its end"),
     (r"/dev/shm/sem\.mp-\w+", "a semaphore of the API server's multiprocessing"),
 )
 

@@ -23,10 +23,22 @@ NAMES = re.findall(r"^## `(.+)`$", _PAGE.read_text(), re.MULTILINE)
 OURS = parse_subject("ours")
 _CLAUSES = [clause.name for clause in CLAUSES]
 
-# Patches whose loss no clause shows, and the scenario that shows it.
+
+def _did_not_complete(run: ChildRun) -> bool:
+    """What `test_runs_from_start_to_exit` fails on."""
+    return run.failure is not None
+
+
+def _lost_threads(run: ChildRun) -> bool:
+    """What `test_the_engine_computes_with_the_threads_it_was_started_with` fails on."""
+    before, after = run.results["torch_threads"]
+    return bool(before != after)
+
+
+# Patches whose loss no clause shows: the scenario that shows it, and by what.
 _SHOWN_BY_AN_ENGINE = {
-    "vllm.utils.torch_utils.set_torch_threads_for_runtime": "greedy",
-    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only": "spec-top-k",
+    "vllm.utils.torch_utils.set_torch_threads_for_runtime": ("greedy", _lost_threads),
+    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only": ("spec-top-k", _did_not_complete),
 }
 
 
@@ -47,18 +59,10 @@ def test_without_a_patch_a_check_is_red(name: str, host: Host, needed: set[str])
         pytest.skip("the installed vLLM does not need this patch")
     without = {"RUNNER_UNDER_TEST_WITHOUT": name}
     if name in _SHOWN_BY_AN_ENGINE:
+        scenario, is_red = _SHOWN_BY_AN_ENGINE[name]
         runs = Runs(host)
-        scenario = SCENARIO[_SHOWN_BY_AN_ENGINE[name]]
-        assert _is_red(runs.observe(OURS, scenario, environment=without))
-        assert not _is_red(runs.observe(OURS, scenario))
+        assert is_red(runs.observe(OURS, SCENARIO[scenario], environment=without))
+        assert not is_red(runs.observe(OURS, SCENARIO[scenario]))
         return
     outcomes = check(host, OURS, _CLAUSES, environment=without)
     assert [clause for clause, wrong in outcomes.items() if wrong is not None]
-
-
-def _is_red(run: ChildRun) -> bool:
-    """Whether `test_runs_from_start_to_exit` or the check of threads would fail."""
-    if run.failure is not None:
-        return True
-    before, after = run.results["torch_threads"]
-    return bool(before != after)

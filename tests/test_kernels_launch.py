@@ -178,7 +178,7 @@ def test_every_kernel_has_one_target_and_a_reason() -> None:
         assert kernel.target.startswith("vllm.v1.")
         assert kernel.why.endswith(".")
         assert kernel.implementation.__doc__
-        assert all(version in SpecifierSet(kernel.versions) for version in ("0.30.0", "0.32.0"))
+        assert "0.30.0" in SpecifierSet(kernel.versions)
 
 
 def test_the_kernels_are_importable_without_vllm() -> None:

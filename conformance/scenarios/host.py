@@ -122,9 +122,7 @@ class Host:
         if self._server is None:
             self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
             environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
-            environment.update(
-                CHILD_ENVIRONMENT, **_SERVER_ENVIRONMENT, **self._cache_variables()
-            )
+            environment.update(CHILD_ENVIRONMENT, **_SERVER_ENVIRONMENT, **self._cache_variables())
             # The server finds the packages where this process found them, installed or not.
             paths = (str(_ROOT), environment.get("PYTHONPATH"))
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

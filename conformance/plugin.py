@@ -28,7 +28,12 @@ from conformance.target import (
     require_vllm,
 )
 
-EXPECTATIONS = Path(__file__).resolve().parents[1] / "fixtures" / "expectations"
+_HERE = Path(__file__).resolve().parent
+# In a checkout the fixtures lie beside the package, in a wheel inside of it.
+_FIXTURES = next(
+    (path for path in (_HERE.parent / "fixtures", _HERE / "fixtures") if path.is_dir()), _HERE
+)
+EXPECTATIONS = _FIXTURES / "expectations"
 _REPORT = pytest.StashKey[Report]()
 _BEGUN = pytest.StashKey[float]()
 _SUITE = Path(__file__).with_name("suite")
@@ -200,6 +205,8 @@ class _Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, text in report.user_properties:
+            if name == "observation":
+                self.report.observations.append(json.loads(str(text)))
             if name != "conformance":
                 continue
             data = json.loads(str(text))

@@ -52,6 +52,8 @@ class Report:
     environment: dict[str, str]
     subjects: tuple[str, ...]
     rows: dict[str, Row] = field(default_factory=dict)
+    observations: list[dict[str, Any]] = field(default_factory=list)
+    """One per run: subject, scenario, exit, phases (seconds, resident bytes), attributes touched."""
     seconds: float = 0.0
 
     def add(self, row: Row, subject: str, cell: Cell) -> None:
@@ -97,6 +99,7 @@ class Report:
             environment=data["environment"],
             subjects=tuple(data["subjects"]),
             rows=rows,
+            observations=data["observations"],
             seconds=data["seconds"],
         )
 

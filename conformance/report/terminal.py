@@ -40,7 +40,14 @@ def table(report: Report) -> RenderableType:
         label = "red" if state is State.EXPECTED_RED else _MARKS[state][0]
         counts = [str(report.count(subject, state)) for subject in report.subjects]
         grid.add_row(Text(f"sum of {label}", style="bold"), "", *counts)
-    return Group(grid, Text(_LEGEND, style="dim"))
+    return Group(Text(heading(report)), Text(), grid, Text(_LEGEND, style="dim"))
+
+
+def heading(report: Report) -> str:
+    """Return what the results depend on, in two lines."""
+    versions = ", ".join(f"{k} {v or 'absent'}" for k, v in report.versions.items())
+    environment = ", ".join(f"{k} {v}" for k, v in report.environment.items())
+    return f"runner V1; {versions}\n{environment}"
 
 
 def verdict(report: Report) -> str:

@@ -94,9 +94,18 @@ class ChildRun:
             )
         return None
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary of the whole."""
-        return asdict(self)
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How it ended, its phases, and the attributes that it touched in each; plain data."""
+        touched: dict[str, dict[str, int]] = {}
+        for touch in self.results.get("touches", ()):
+            counts = touched.setdefault(touch["phase"], {})
+            counts[touch["attribute"]] = counts.get(touch["attribute"], 0) + touch["count"]
+        return {
+            "exit": asdict(self.exit),
+            "phases": [asdict(phase) for phase in self.phases],
+            "touched": touched,
+        }
 
 
 @dataclass(frozen=True)

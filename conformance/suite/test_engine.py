@@ -6,6 +6,7 @@ they are equal, or at the first difference a near-tie (see `conformance.referenc
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -43,8 +44,16 @@ def _cases(pairs: list[tuple[str, str]]) -> list[object]:
 
 
 @pytest.mark.parametrize("scenario", _EVERY, indirect=True)
-def test_runs_from_start_to_exit(run: ChildRun, finding: Callable[[str], None]) -> None:
+def test_runs_from_start_to_exit(
+    run: ChildRun,
+    subject: Subject,
+    scenario: Scenario,
+    record_property: Callable[[str, object], None],
+    finding: Callable[[str], None],
+) -> None:
     """No phase raises, and the process exits by itself with status 0."""
+    observation = {"subject": subject.name, "scenario": scenario.name, **run.summary}
+    record_property("observation", json.dumps(observation))
     if run.failure is not None:
         finding(run.failure)
 

@@ -79,7 +79,7 @@ def run(
     except WrongUse as error:
         _refuse(str(error))
     arguments = [str(_SUITE), "-q", "--tb=short", f"--report={report}"]
-    arguments += ["-n", workers, "--dist", "loadgroup"]
+    arguments += ["-n", workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     arguments += [f"--subject={subject.name}" for subject in chosen]
     arguments += ["-k", expression] if expression else []
     arguments += ["-m", markers] if markers else []

@@ -130,6 +130,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             _require_matches(expectations, [item for item, _ in checks])
     except WrongUse as error:
         raise pytest.UsageError(str(error)) from error
+    # The longest runs first, so that no worker begins one when the others are done.
+    items.sort(key=_run_is_short)
     for item, subject in checks:
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(pytest.mark.xfail(reason="torch is not patched", strict=True))
@@ -265,6 +267,14 @@ def _bare_holds(item: pytest.Item) -> bool:
     if clause is not None:
         return bool(clause.bare_holds)
     return item.get_closest_marker("bare_holds") is not None
+
+
+def _run_is_short(item: pytest.Item) -> bool:
+    """Whether an item's run takes seconds: false for workers in processes and for the real model."""
+    from conformance.scenarios.catalogue import SCENARIO
+
+    scenario = SCENARIO.get(_param(item, "scenario") or "")
+    return not (scenario and (scenario.in_worker_processes or scenario.name == "real"))
 
 
 def _label(value: Any) -> str:

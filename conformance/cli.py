@@ -78,7 +78,7 @@ def run(
         _probe([subject.name for subject in chosen if ":" in subject.name])
     except WrongUse as error:
         _refuse(str(error))
-    arguments = [str(_SUITE), "-q", "--tb=short", f"--report={report}"]
+    arguments = [str(_SUITE), "-q", "-rfE", "--tb=short", f"--report={report}"]
     arguments += ["-n", workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     arguments += [f"--subject={subject.name}" for subject in chosen]
     arguments += ["-k", expression] if expression else []

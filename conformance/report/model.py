@@ -53,7 +53,7 @@ class Report:
     subjects: tuple[str, ...]
     rows: dict[str, Row] = field(default_factory=dict)
     observations: list[dict[str, Any]] = field(default_factory=list)
-    """One per run: subject, scenario, exit, phases (seconds, resident bytes), attributes touched."""
+    """One per run: subject, scenario, exit, phases with seconds and bytes, attributes touched."""
     seconds: float = 0.0
 
     def add(self, row: Row, subject: str, cell: Cell) -> None:

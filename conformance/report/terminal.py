@@ -29,7 +29,7 @@ def table(report: Report) -> RenderableType:
     for subject in report.subjects:
         grid.add_column(subject, justify="right")
     area = None
-    for row in sorted(report.rows.values(), key=lambda row: row.area):
+    for row in sorted(report.rows.values(), key=lambda row: (row.area, row.claim)):
         if row.area != area:
             area = row.area
             grid.add_row(Text(area, style="bold"))

@@ -270,7 +270,7 @@ def _bare_holds(item: pytest.Item) -> bool:
 
 
 def _run_is_short(item: pytest.Item) -> bool:
-    """Whether an item's run takes seconds: false for workers in processes and for the real model."""
+    """Whether an item's run takes seconds; workers in processes and the real model take longer."""
     from conformance.scenarios.catalogue import SCENARIO
 
     scenario = SCENARIO.get(_param(item, "scenario") or "")

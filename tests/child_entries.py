@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import Any
 
 
@@ -41,6 +42,7 @@ def leaves_things_behind(journal: Any) -> None:
     tempfile.NamedTemporaryFile(prefix="forgotten-", delete=False).close()
     with open(f"/dev/shm/forgotten-{os.getpid()}", "w") as file:
         file.write("x")
+        time.sleep(0.2)  # long enough to be seen with it
     journal.result("shared", f"/dev/shm/forgotten-{os.getpid()}")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import threading
 from pathlib import Path
 
 import psutil
@@ -57,6 +59,24 @@ def test_what_a_child_leaves_is_named_and_processes_are_ended(host: Host) -> Non
     assert shared in run.exit.files_left
     ours = psutil.Process().children(recursive=True)
     assert not [p for p in ours if "time.sleep(600)" in " ".join(p.cmdline())]
+
+
+def test_what_another_process_makes_in_shared_memory_is_not_the_childs(host: Host) -> None:
+    done = threading.Event()
+
+    def make() -> None:
+        while not done.wait(0.01):
+            with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="anothers-"):
+                done.wait(0.3)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    try:
+        run = host.run("tests.child_entries:fine", {"value": 1}, label="a child")
+    finally:
+        done.set()
+        maker.join()
+    assert run.exit.files_left == ()
 
 
 def test_a_closed_host_leaves_no_process_and_no_file(tmp_path: Path, monkeypatch) -> None:

@@ -20,6 +20,8 @@ from typing import Any, TextIO
 
 import psutil
 
+from conformance.scenarios.shared_memory import SharedMemoryWatch
+
 PRELOADED = (
     "torch",
     "vllm",
@@ -54,13 +56,15 @@ def serve(jobs: TextIO, answers: TextIO) -> dict[str, Any] | None:
 
 def _wait(pid: int, job: dict[str, Any]) -> dict[str, Any]:
     begun = time.monotonic()
-    shared_before = _shared_memory()
     limit = float(job["limit"])
     timed_out = False
+    child = psutil.Process(pid)
+    shared_memory = SharedMemoryWatch()
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done == pid:
             break
+        shared_memory.look(child)
         if not timed_out and time.monotonic() - begun > limit:
             timed_out = True
             os.kill(pid, signal.SIGKILL)
@@ -69,7 +73,6 @@ def _wait(pid: int, job: dict[str, Any]) -> dict[str, Any]:
     left = _end_descendants()
     temporary = Path(job["directory"]) / "tmp"
     files = sorted(str(path.relative_to(temporary)) for path in temporary.rglob("*"))
-    shared = _abandoned(_shared_memory() - shared_before)
     code = os.waitstatus_to_exitcode(status)
     return {
         "status": code if code >= 0 else None,
@@ -77,7 +80,7 @@ def _wait(pid: int, job: dict[str, Any]) -> dict[str, Any]:
         "timed_out": timed_out,
         "seconds": seconds,
         "processes_left": left,
-        "files_left": files + shared,
+        "files_left": files + shared_memory.left,
     }
 
 
@@ -114,31 +117,6 @@ def _alive(me: psutil.Process) -> list[psutil.Process]:
         for process in me.children(recursive=True)
         if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     ]
-
-
-def _shared_memory() -> set[str]:
-    try:
-        return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-    except OSError:
-        return set()
-
-
-def _abandoned(names: set[str]) -> list[str]:
-    """Those shared memory files that still exist and that no live process has mapped or open.
-
-    Another server's child may have made one meanwhile, and then it is in use.
-    """
-    if not names:
-        return []
-    time.sleep(_GRACE_SECONDS / 4)
-    in_use = set()
-    for process in psutil.process_iter():
-        try:
-            in_use |= {region.path for region in process.memory_maps()}
-            in_use |= {file.path for file in process.open_files()}
-        except (psutil.Error, OSError):
-            continue
-    return sorted(name for name in names - in_use if os.path.exists(name))
 
 
 def _become_reaper() -> None:

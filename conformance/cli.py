@@ -6,7 +6,9 @@ Exit status 0: conforms; 1: findings; 2: wrong use, or an environment that canno
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -68,7 +70,7 @@ def run(
 ) -> None:
     """Run the suite and print a table: a row for each check, a column for each subject."""
     try:
-        require_vllm()
+        _require_environment()
         chosen = [parse_subject(name) for name in subjects or DEFAULT_SUBJECTS]
         if workers not in ("auto", "logical") and not workers.isdigit():
             raise WrongUse(f"-n {workers!r} is no number of processes: give one, or auto.")
@@ -78,7 +80,7 @@ def run(
         _probe([subject.name for subject in chosen if ":" in subject.name])
     except WrongUse as error:
         _refuse(str(error))
-    arguments = [str(_SUITE), "-q", "-rfE", "--tb=short", f"--report={report}"]
+    arguments = [str(_SUITE), "-q", "-rfE", "--tb=short", f"--conformance-report={report}"]
     arguments += ["-n", workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     arguments += [f"--subject={subject.name}" for subject in chosen]
     arguments += ["-k", expression] if expression else []
@@ -109,8 +111,11 @@ def doctor(mend: bool, format_: str) -> None:
 def patches(format_: str) -> None:
     """List what runner_under_test rebinds, why, and when each patch can go."""
     from conformance.report.patches import RENDERERS
-    from runner_under_test.patches import REGISTER
 
+    try:
+        from runner_under_test.patches import REGISTER
+    except ImportError as error:
+        _refuse(f"The patches need torch ({error}): vllm-conformance doctor says how to get it.")
     click.echo(RENDERERS[format_](REGISTER.patches), nl=False)
 
 
@@ -122,7 +127,6 @@ def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:
     import pytest
 
     results = report / "results.json"
-    results.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
         if quiet:
             sink = stack.enter_context(Path(os.devnull).open("w"))
@@ -151,7 +155,7 @@ def _probe(classes: list[str]) -> None:
                 )
             except HostError as error:
                 raise WrongUse(str(error)) from error
-            problem = run.results.get("problem") or run.failure
+            problem = run.results.get("problem", "its module ended the process that imported it")
             if problem:
                 raise WrongUse(f"{name} cannot be tested: {problem}.")
 
@@ -159,12 +163,29 @@ def _probe(classes: list[str]) -> None:
 def _unusable(directory: Path) -> str | None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        (directory / "results.json").unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory):
+            return None
     except OSError as error:
-        return f"--report {directory} cannot be made ({error.strerror}): name another directory."
-    return None
+        return f"--report {directory} cannot be used ({error.strerror}): name another directory."
 
 
-def _refuse(message: str) -> None:
+def _require_environment() -> None:
+    """Raise WrongUse if this environment cannot answer; what to do is the doctor's advice."""
+    from conformance.doctor import run_doctor
+
+    require_vllm()
+    for row in run_doctor(mend=False).rows:
+        if row.state in ("missing", "broken"):
+            raise WrongUse(f"{row.name}: {row.found}. {row.advice}")
+        if row.name == "accelerator" and row.found != "none":
+            raise WrongUse(
+                f"This host has an accelerator ({row.found}), and CPU runners are tested without "
+                "one: hide it (CUDA_VISIBLE_DEVICES='')."
+            )
+
+
+def _refuse(message: str) -> NoReturn:
     click.echo(message, err=True)
     sys.exit(2)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from conformance.target import WrongUse
+from conformance.target import WrongUse, parse_subject
 
 _KEYS = {"checks", "versions", "reason", "link"}
 
@@ -32,7 +32,7 @@ class Expectation:
 
 
 def load(directory: Path) -> tuple[Expectation, ...]:
-    """Read ``<subject>.toml`` files; a missing directory holds none.
+    """Read ``<subject>.toml`` files, in whose names ``__`` stands for a class's colon.
 
     Raises:
         WrongUse: a file is not what it should be; unknown and missing keys count.
@@ -41,17 +41,19 @@ def load(directory: Path) -> tuple[Expectation, ...]:
     for path in sorted(directory.glob("*.toml")):
         try:
             data = tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise WrongUse(f"{path.name} is no TOML: {error}.") from error
-        if set(data) - {"expectation"}:
-            raise WrongUse(f"{path.name}: unknown keys {sorted(set(data) - {'expectation'})}.")
-        found.extend(_read(path, item) for item in data.get("expectation", []))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise WrongUse(f"{path.name} cannot be read as TOML: {error}.") from error
+        items = data.get("expectation", [])
+        if set(data) - {"expectation"} or not isinstance(items, list):
+            raise WrongUse(f"{path.name} holds tables [[expectation]], and nothing else.")
+        parse_subject(path.stem.replace("__", ":"))
+        found.extend(_read(path, item) for item in items)
     return tuple(found)
 
 
-def _read(path: Path, item: dict[str, object]) -> Expectation:
-    if set(item) != _KEYS:
-        raise WrongUse(f"{path.name}: an expectation has the keys {sorted(_KEYS)}: {sorted(item)}.")
+def _read(path: Path, item: object) -> Expectation:
+    if not isinstance(item, dict) or set(item) != _KEYS:
+        raise WrongUse(f"{path.name}: an expectation has the keys {sorted(_KEYS)}: {item}.")
     checks, versions = item["checks"], str(item["versions"])
     if not isinstance(checks, list) or not checks or not str(item["reason"]).strip():
         raise WrongUse(f"{path.name}: an expectation names its checks and its reason.")
@@ -60,5 +62,9 @@ def _read(path: Path, item: dict[str, object]) -> Expectation:
     except InvalidSpecifier as error:
         raise WrongUse(f"{path.name}: {versions!r} are no versions.") from error
     return Expectation(
-        path.stem, tuple(map(str, checks)), versions, str(item["reason"]), str(item["link"])
+        path.stem.replace("__", ":"),
+        tuple(map(str, checks)),
+        versions,
+        str(item["reason"]),
+        str(item["link"]),
     )

@@ -19,6 +19,7 @@ import pytest
 from conformance.expectations import Expectation, load
 from conformance.report.model import Cell, Report, Row, State
 from conformance.report.terminal import render, verdict
+from conformance.scenarios.fault import FAULT_VARIABLE, require_planted_fault
 from conformance.target import (
     DEFAULT_SUBJECTS,
     Subject,
@@ -55,7 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=str(EXPECTATIONS),
         help="directory of <subject>.toml files that name the failures that are known",
     )
-    group.addoption("--report", metavar="DIR", help="write results.json into this directory")
+    group.addoption(
+        "--conformance-report", metavar="DIR", help="write results.json into this directory"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,6 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     try:
         subjects = subjects_of(config)
+        require_planted_fault(os.environ.get(FAULT_VARIABLE))
+        if not Path(config.getoption("--expectations")).is_dir():
+            raise WrongUse("--expectations names no directory: name one, or leave it out.")
     except WrongUse as error:
         raise pytest.UsageError(str(error)) from error
     config.stash[_REPORT] = Report(
@@ -105,8 +111,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Group checks by run, so that one worker has it for all of them; before pytest-xdist looks."""
     if (subject := _subject(item)) is not None:
-        marker = item.get_closest_marker("scenario")
-        run = marker.args[0] if marker else _param(item, "scenario") or "contract"
+        run = _scenario_of(item) or "contract"
         item.add_marker(pytest.mark.xdist_group(f"{run}-{subject.name}"))
 
 
@@ -121,6 +126,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     try:
         version = require_vllm().vllm or ""
+        _require_modules(load(Path(config.getoption("--expectations"))))
         expectations = [
             expectation
             for expectation in load(Path(config.getoption("--expectations")))
@@ -134,11 +140,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_run_is_short)
     for item, subject in checks:
         if subject.name == "bare" and not _bare_holds(item):
-            item.add_marker(pytest.mark.xfail(reason="torch is not patched", strict=True))
+            item.add_marker(_known_failure("torch is not patched"))
         for expectation in expectations:
             if expectation.subject == subject.name and check_id(item) in expectation.checks:
-                reason = f"{expectation.reason} ({expectation.link})"
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+                item.add_marker(_known_failure(f"{expectation.reason} ({expectation.link})"))
+
+
+def _require_modules(expectations: tuple[Expectation, ...]) -> None:
+    """Raise WrongUse for an expectation of a check in a module that the suite does not have."""
+    modules = {path.stem.removeprefix("test_") for path in _SUITE.glob("test_*.py")}
+    for expectation in expectations:
+        for check in expectation.checks:
+            if check.partition("::")[0] not in modules:
+                raise WrongUse(
+                    f"the expectations for {expectation.subject} name {check}, and there is no "
+                    "such check: correct the name, or take it out."
+                )
+
+
+def _known_failure(reason: str) -> pytest.MarkDecorator:
+    """Expect a finding, and nothing else: an error of the harness is never a known failure."""
+    return pytest.mark.xfail(reason=reason, strict=True, raises=pytest.fail.Exception)
 
 
 def _require_matches(expectations: list[Expectation], items: list[pytest.Item]) -> None:
@@ -207,7 +229,7 @@ class _Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, text in report.user_properties:
-            if name == "observation":
+            if name == "observation" and report.when == "call":
                 self.report.observations.append(json.loads(str(text)))
             if name != "conformance":
                 continue
@@ -228,7 +250,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.config.pluginmanager.register(_Collector(report), "conformance-collector")
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the table, the sentence, and write the result file."""
     report = config.stash[_REPORT]
     if not report.rows:
@@ -236,8 +258,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     report.seconds = time.monotonic() - config.stash[_BEGUN]
     terminalreporter.section("conformance")
     terminalreporter.write_line(render(report))
-    terminalreporter.write_line(verdict(report))
-    directory = config.getoption("--report")
+    terminalreporter.write_line(verdict(report, failed=exitstatus not in (0, 5)))
+    directory = config.getoption("--conformance-report")
     if directory:
         path = report.write(Path(directory))
         terminalreporter.write_line(f"Results: {path}")
@@ -269,11 +291,18 @@ def _bare_holds(item: pytest.Item) -> bool:
     return item.get_closest_marker("bare_holds") is not None
 
 
+def _scenario_of(item: pytest.Item) -> str | None:
+    """The name of the scenario whose run an item looks at."""
+    marker = item.get_closest_marker("scenario")
+    name = marker.args[0] if marker else _param(item, "scenario")
+    return None if name is None else str(name)
+
+
 def _run_is_short(item: pytest.Item) -> bool:
     """Whether an item's run takes seconds; workers in processes and the real model take longer."""
     from conformance.scenarios.catalogue import SCENARIO
 
-    scenario = SCENARIO.get(_param(item, "scenario") or "")
+    scenario = SCENARIO.get(_scenario_of(item) or "")
     return not (scenario and (scenario.in_worker_processes or scenario.name == "real"))
 
 

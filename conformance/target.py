@@ -27,7 +27,6 @@ class Subject:
 
     name: str
     worker_cls: str | None
-    description: str
 
     @property
     def is_ours(self) -> bool:
@@ -36,9 +35,9 @@ class Subject:
 
 
 _SUBJECTS = {
-    "bare": Subject("bare", BARE_WORKER, "vLLM's GPU runner on the CPU, torch unpatched"),
-    "upstream": Subject("upstream", None, "vLLM's own CPU runner, as installed"),
-    "ours": Subject("ours", "runner_under_test.worker.CPUWorker", "runner_under_test"),
+    "bare": Subject("bare", BARE_WORKER),
+    "upstream": Subject("upstream", None),
+    "ours": Subject("ours", "runner_under_test.worker.CPUWorker"),
 }
 
 
@@ -51,7 +50,7 @@ def parse_subject(text: str) -> Subject:
     if text in _SUBJECTS:
         return _SUBJECTS[text]
     if _CLASS.fullmatch(text):
-        return Subject(text, text.replace(":", "."), f"the class {text}")
+        return Subject(text, text.replace(":", "."))
     raise WrongUse(
         f"--subject {text!r} names no runner: give bare, upstream, ours or package.module:Class."
     )

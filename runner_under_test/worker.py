@@ -49,23 +49,26 @@ class CPUWorker(Worker):
         distributed_init_method: str,
         is_driver_worker: bool = False,
     ) -> None:
-        refuse_unsupported_version(vllm.__version__)
         self._shared_memory = ""
         self._holds_patches = False
         self._hold_patches()
-        memory = host.worker_memory()
-        torch.ops._C.init_cpu_memory_env([memory.node])
-        super().__init__(
-            vllm_config,
-            local_rank,
-            rank,
-            distributed_init_method,
-            is_driver_worker=is_driver_worker,
-        )
-        if self.use_v2_model_runner:
-            raise ValueError(
-                "runner_under_test has no V2 model runner yet: set VLLM_USE_V2_MODEL_RUNNER=0."
+        try:
+            torch.ops._C.init_cpu_memory_env([host.worker_memory().node])
+            super().__init__(
+                vllm_config,
+                local_rank,
+                rank,
+                distributed_init_method,
+                is_driver_worker=is_driver_worker,
             )
+            if self.use_v2_model_runner:
+                raise ValueError(
+                    "runner_under_test has no V2 model runner yet: set VLLM_USE_V2_MODEL_RUNNER=0."
+                )
+        except BaseException:
+            # No worker comes of it, so nobody will shut it down.
+            self._release_patches()
+            raise
         self.parallel_config.disable_custom_all_reduce = True
 
     def init_device(self) -> None:
@@ -147,6 +150,7 @@ class CPUWorker(Worker):
             self._release_patches()
 
     def _hold_patches(self) -> None:
+        refuse_unsupported_version(vllm.__version__)
         REGISTER.hold(left_out())
         self._holds_patches = True
 

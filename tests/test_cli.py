@@ -18,6 +18,8 @@ from conformance.cli import main
         (["run", "--subject", "no_such_module:Runner"], "no_such_module cannot be imported"),
         (["run", "--subject", "collections:OrderedDict"], "neither a vLLM worker nor a subclass"),
         (["run", "--subject", "collections:Nothing"], "collections has no Nothing"),
+        (["run", "--subject", "tests.data.raises_at_import:Runner"], "ZeroDivisionError: planted"),
+        (["run", "--subject", "tests.data.exits_at_import:Runner"], "ended the process"),
         (["run", "-n", "many"], "is no number of processes"),
         (["run", "--generation", "v9"], "v9"),
     ],

@@ -38,6 +38,26 @@ def test_a_child_that_a_signal_ends_names_the_signal_and_the_phase(host: Host, s
     assert run.failure is not None and signal in run.failure and "'inner'" in run.failure
 
 
+def test_a_child_that_exits_in_the_middle_did_not_complete(host: Host) -> None:
+    run = host.run("tests.child_entries:exits", {}, label="a child")
+    assert run.exit.status == 0
+    assert run.failure is not None and "phase 'work'" in run.failure
+
+
+def test_an_interrupted_run_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Host() as host:
+        host.run("tests.child_entries:fine", {"value": 1}, label="the first")
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(host, "_answer", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                host.run("tests.child_entries:hangs", {}, label="an interrupted one", limit=5)
+        assert host.run("tests.child_entries:fine", {"value": 2}, label="n").results["value"] == 2
+
+
 def test_a_child_that_hangs_is_stopped_at_its_limit(host: Host) -> None:
     run = host.run("tests.child_entries:hangs", {}, label="a child", limit=1.0)
     assert run.exit.timed_out

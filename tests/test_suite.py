@@ -59,7 +59,7 @@ def test_a_killed_engine_is_one_red_row_that_names_the_phase(signal: str, tmp_pa
         "conformance/suite/test_shutdown.py",
         "--subject=ours",
         "-k=(greedy or sampling) and not spec",
-        f"--report={tmp_path}",
+        f"--conformance-report={tmp_path}",
         VLLM_CONFORMANCE_FAULT=json.dumps(fault),
     )
     assert done.returncode == 1, done.stdout[-2000:]
@@ -86,7 +86,7 @@ def test_an_expected_failure_that_passes_is_a_failure(workers: str, tmp_path: Pa
         "-k=compare-by-identity",
         f"-n{workers}",
         f"--expectations={tmp_path}",
-        f"--report={tmp_path}",
+        f"--conformance-report={tmp_path}",
     )
     assert done.returncode == 1, done.stdout[-2000:]
     assert [cell["state"] for cell in _cells(tmp_path).values()] == ["red"]
@@ -102,6 +102,30 @@ def test_an_expectation_of_no_check_is_an_error(tmp_path: Path) -> None:
     assert "no such check" in done.stderr + done.stdout
 
 
+@pytest.mark.parametrize(
+    "text", ["expectation = 3", "[[expectation]]\nchecks = []", "not toml", "[other]\na = 1"]
+)
+def test_expectations_that_are_none_are_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "upstream.toml").write_text(text)
+    done = run_pytest(_CONTRACT, "--subject=upstream", f"--expectations={tmp_path}")
+    assert done.returncode == 4
+    assert "upstream.toml" in done.stderr + done.stdout
+    assert "INTERNALERROR" not in done.stderr + done.stdout
+
+
+def test_an_error_of_the_harness_is_no_known_failure(tmp_path: Path) -> None:
+    broken = Path(__file__).parent / "data" / "broken_vllm"
+    done = run_pytest(_CONTRACT, "--subject=bare", "-k=synchronize-returns", PYTHONPATH=str(broken))
+    assert done.returncode == 1
+    assert "HostError" in done.stdout
+
+
+def test_a_planted_fault_that_is_none_is_an_error() -> None:
+    done = run_pytest(_CONTRACT, VLLM_CONFORMANCE_FAULT="xx")
+    assert done.returncode == 4
+    assert "is no JSON" in done.stderr + done.stdout
+
+
 def test_ours_has_no_expectations() -> None:
     assert not (_ROOT / "fixtures" / "expectations" / "ours.toml").exists()
 
@@ -111,7 +135,7 @@ def test_a_missing_patch_turns_the_suite_red_and_is_named(tmp_path: Path) -> Non
         _CONTRACT,
         "--subject=ours",
         "-k=accelerator",
-        f"--report={tmp_path}",
+        f"--conformance-report={tmp_path}",
         RUNNER_UNDER_TEST_WITHOUT="torch.accelerator.synchronize",
     )
     assert done.returncode == 1

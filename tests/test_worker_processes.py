@@ -18,7 +18,7 @@ def _red(module: str, worker: str, scenario: str, directory: Path) -> dict[str, 
         f"conformance/suite/{module}.py",
         f"--subject={subject}",
         f"-k={scenario}",
-        f"--report={directory}",
+        f"--conformance-report={directory}",
     )
     data: dict[str, Any] = json.loads((directory / "results.json").read_text())
     cells = {row["check"]: row["cells"][subject] for row in data["rows"]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from typing import Any
 
 from conformance.scenarios.child import Journal
 
 
-def run(journal: Journal, subject: str, worker_cls: str | None, names: list[str]) -> None:
+def run(journal: Journal, subject: str, names: list[str]) -> None:
     """Check the named clauses under a subject and report, for each, None or what is wrong."""
     import torch
 
@@ -17,14 +16,14 @@ def run(journal: Journal, subject: str, worker_cls: str | None, names: list[str]
 
     torch.set_num_threads(1)
     with journal.phase_of("patch"):
-        put_in_place(subject, worker_cls)
+        put_in_place(subject)
     for name in names:
         with journal.phase_of(name):
             journal.result(name, _check(CLAUSE[name].check))
 
 
-def put_in_place(subject: str, worker_cls: str | None) -> None:
-    """Apply the stand-ins that a subject has in force while its runner works."""
+def put_in_place(subject: str) -> None:
+    """Apply what bare, upstream or ours have in force while their runners work."""
     if subject == "bare":
         return
     from vllm.platforms import current_platform
@@ -37,10 +36,8 @@ def put_in_place(subject: str, worker_cls: str | None) -> None:
         from runner_under_test.patches import REGISTER, left_out
 
         REGISTER.hold(left_out())
-    elif worker_cls is None:
-        _put_upstreams_in_place()
     else:
-        importlib.import_module(worker_cls.rpartition(".")[0])
+        _put_upstreams_in_place()
 
 
 def _put_upstreams_in_place() -> None:

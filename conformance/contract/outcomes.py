@@ -33,7 +33,7 @@ def check(
         rest = [name for name in names if name not in outcomes]
         run = host.run(
             _ENTRY,
-            {"subject": subject.name, "worker_cls": subject.worker_cls, "names": rest},
+            {"subject": subject.name, "names": rest},
             label=f"{subject.name}, contract",
             environment=environment,
         )
@@ -44,6 +44,9 @@ def check(
             culprit = run.last_phase if run.last_phase in rest else None
             lost = [culprit] if culprit else [name for name in rest if name not in outcomes]
             outcomes.update((name, run.failure) for name in lost)
+        elif not outcomes.keys() >= set(rest):
+            missing = [name for name in rest if name not in outcomes]
+            outcomes.update((name, "the child reported nothing") for name in missing)
     return outcomes
 
 

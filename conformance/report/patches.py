@@ -35,6 +35,7 @@ def to_json(patches: Iterable[Patch]) -> str:
             "target": patch.target,
             "why": patch.why,
             "versions": patch.versions,
+            "applied_at": patch.applied_at,
             "remove_when": patch.remove_when,
             "link": patch.link,
         }

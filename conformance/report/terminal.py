@@ -17,7 +17,8 @@ _MARKS = {
 }
 _LEGEND = (
     "ok: holds.  RED: a finding.  red: fails, and is known to (bare: torch unpatched; upstream: "
-    "see fixtures/expectations).  -: not checked, as its run did not complete."
+    "see fixtures/expectations).  -: not checked, as its run did not complete.  "
+    "n/a: does not apply."
 )
 
 
@@ -36,7 +37,7 @@ def table(report: Report) -> RenderableType:
         cells = [_mark(row.cells.get(subject)) for subject in report.subjects]
         grid.add_row(f"  {row.claim}", row.reference, *cells)
     grid.add_row()
-    for state in (State.OK, State.RED, State.EXPECTED_RED, State.NOT_CHECKED):
+    for state in State:
         label = "red" if state is State.EXPECTED_RED else _MARKS[state][0]
         counts = [str(report.count(subject, state)) for subject in report.subjects]
         grid.add_row(Text(f"sum of {label}", style="bold"), "", *counts)
@@ -50,14 +51,16 @@ def heading(report: Report) -> str:
     return f"runner V1; {versions}\n{environment}"
 
 
-def verdict(report: Report) -> str:
-    """Return the outcome as one sentence."""
+def verdict(report: Report, *, failed: bool) -> str:
+    """Return the outcome as one sentence; ``failed`` is what the session came to."""
     names = ", ".join(report.subjects)
     if not report.rows:
         return "No check was run."
     found = len(report.findings)
     if found:
         return f"{found} finding{'s' if found > 1 else ''}: see RED above, each is explained there."
+    if failed:
+        return "No check is RED, and yet the session failed: see the error above."
     return f"No findings: {len(report.rows)} checks for {names}."
 
 

@@ -62,6 +62,10 @@ class Journal:
         """Report a result; a later one of the same name replaces it."""
         self._write({"event": "result", "name": name, "value": value})
 
+    def done(self) -> None:
+        """Say that the job was done to its end; a process can exit with status 0 before that."""
+        self._write({"event": "done"})
+
     def _announce(self) -> None:
         for hook in self.enter_hooks:
             hook(self.phase)
@@ -89,6 +93,7 @@ def run_job(job: dict[str, Any]) -> None:
             journal.result("error", _describe(error))
         traceback.print_exc()
         sys.exit(1)
+    journal.done()
 
 
 def _redirect(directory: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from conformance.scenarios.child import Journal
-from conformance.scenarios.subjects import worker_argument
+from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder
 
 ENGINE_DEFAULTS: dict[str, Any] = {
@@ -53,7 +53,17 @@ UPSTREAM_PATCH_MODULES = (
 LIBRARY_THREADS = {"tqdm_monitor"}
 """Threads that no runner starts: tqdm keeps one until the process exits, once it drew a bar."""
 
-_PATCHABLE = ("torch", "torch.cuda", "torch.cuda.streams", "torch.accelerator")
+_PATCHABLE = (
+    "torch",
+    "torch.cuda",
+    "torch.cuda.streams",
+    "torch.accelerator",
+    "vllm.utils.torch_utils",
+    "vllm.v1.sample.ops.topk_topp_sampler",
+    "vllm.v1.worker.gpu_worker",
+    "vllm.v1.worker.utils",
+)
+"""Where runners rebind names. Modules of kernels are left out: vLLM itself rebinds those."""
 
 
 def run(
@@ -71,16 +81,19 @@ def run(
     """
     import torch
 
-    worker = worker_argument(worker_cls)
     before = _torch_names()
     threads = {thread.ident for thread in threading.enumerate()}
+    worker = worker_argument(worker_cls)
+    journal.result("asked", asked_class(worker_cls))
     torch.set_num_threads(scenario["threads"])
     recorder = Recorder()
     journal.enter_hooks.append(lambda phase: setattr(recorder, "phase", phase))
     eager = {**ENGINE_DEFAULTS, **scenario["engine"]}["enforce_eager"]
-    with recorder.recording() if eager else nullcontext():
-        for number in range(scenario["engines"]):
-            _run_engine(journal, scenario, model, draft, worker, fault, number)
+    try:
+        with recorder.recording() if eager else nullcontext():
+            for number in range(scenario["engines"]):
+                _run_engine(journal, scenario, model, draft, worker, fault, number)
+    finally:
         journal.result("touches", [asdict(touch) for touch in recorder.touches])
     journal.result("torch_threads", [scenario["threads"], torch.get_num_threads()])
     journal.result("upstream_modules", [m for m in UPSTREAM_PATCH_MODULES if m in sys.modules])
@@ -149,7 +162,6 @@ def _generate(llm: Any, step: dict[str, Any]) -> list[dict[str, Any]]:
                 {token: entry.logprob for token, entry in position.items()}
                 for position in output.outputs[0].logprobs or []
             ],
-            "finish_reason": output.outputs[0].finish_reason,
         }
         for output in outputs
     ]
@@ -266,12 +278,13 @@ def _alive(tensors: list[tuple[str, weakref.ref[Any], int]]) -> dict[str, dict[s
 
 
 def _torch_names() -> dict[str, Any]:
-    """What is bound to every public name that runners are known to patch."""
+    """What is bound to every name that runners are known to rebind, in what is loaded."""
     import torch
 
     names = {
         f"{module}.{name}": value
         for module in _PATCHABLE
+        if module in sys.modules
         for name, value in vars(sys.modules[module]).items()
         if callable(value)
     }
@@ -281,9 +294,10 @@ def _torch_names() -> dict[str, Any]:
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     absent = object()
+    loaded_since = {name for name in after.keys() - before.keys() if name.startswith("vllm.")}
     return sorted(
         name
-        for name in before.keys() | after.keys()
+        for name in (before.keys() | after.keys()) - loaded_since
         if before.get(name, absent) is not after.get(name, absent)
     )
 

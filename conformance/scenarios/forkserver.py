@@ -49,6 +49,7 @@ def serve(jobs: TextIO, answers: TextIO) -> dict[str, Any] | None:
         job = json.loads(line)
         pid = os.fork()
         if pid == 0:
+            _end_with_parent(signal.SIGKILL)
             return dict(job)
         print(json.dumps(_wait(pid, job)), file=answers, flush=True)
     return None
@@ -120,10 +121,16 @@ def _alive(me: psutil.Process) -> list[psutil.Process]:
 
 
 def _become_reaper() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # The parent's death ends the server too, so that nothing outlives a killed test run.
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _end_with_parent(number: signal.Signals) -> None:
+    """Let the parent's death end this process too, so that nothing outlives a killed test run."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def main() -> None:
@@ -131,6 +138,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed must not mix with the answers
     _become_reaper()
+    _end_with_parent(signal.SIGTERM)
     try:
         for name in PRELOADED:
             importlib.import_module(name)

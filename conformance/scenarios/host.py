@@ -52,6 +52,8 @@ class Host:
         self.cache = cache or default_cache()
         self._server: subprocess.Popen[str] | None = None
         self._directory: Path | None = None
+        self._sockets: Path | None = None
+        self._broken: str | None = None
         self._jobs = 0
 
     def __enter__(self) -> Host:
@@ -91,13 +93,24 @@ class Host:
             "entry": entry,
             "arguments": arguments,
             "directory": str(directory),
-            "environment": {**CHILD_ENVIRONMENT, **self._cache_variables(), **(environment or {})},
+            "environment": {
+                **CHILD_ENVIRONMENT,
+                **self._cache_variables(),
+                "VLLM_RPC_BASE_PATH": str(self._sockets),
+                **(environment or {}),
+            },
             "limit": limit,
         }
         assert server.stdin is not None
-        with suppress(BrokenPipeError):  # the missing answer says so
-            print(json.dumps(job), file=server.stdin, flush=True)
-        answer = self._answer()
+        try:
+            with suppress(BrokenPipeError):  # the missing answer says so
+                print(json.dumps(job), file=server.stdin, flush=True)
+            answer = self._answer()
+        except BaseException:
+            # Interrupted: its answer is still to come, and must not be taken for the next job's.
+            server.kill()
+            self.close()
+            raise
         run = _read_run(label, directory, answer)
         shutil.rmtree(directory, ignore_errors=True)
         return run
@@ -114,13 +127,20 @@ class Host:
                 self._server.wait()
             self._server.stdout.close()
             self._server = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        for directory in (self._directory, self._sockets):
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+        self._directory = self._sockets = None
 
     def _started(self) -> subprocess.Popen[str]:
+        if self._broken is not None:
+            raise HostError(self._broken)
         if self._server is None:
             self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
+            # A socket's path has at most 107 characters, and TMPDIR may be long.
+            short = Path("/tmp")
+            where = short if short.is_dir() and os.access(short, os.W_OK) else self._directory
+            self._sockets = Path(tempfile.mkdtemp(prefix="vc-", dir=where))
             environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
             environment.update(CHILD_ENVIRONMENT, **_SERVER_ENVIRONMENT, **self._cache_variables())
             # The server finds the packages where this process found them, installed or not.
@@ -137,10 +157,11 @@ class Host:
                 )
             answer = self._answer()
             if "ready" not in answer:
-                raise HostError(
+                self._broken = (
                     f"torch and vLLM cannot be imported here ({answer.get('broken')}): "
                     "vllm-conformance doctor says what is missing."
                 )
+                raise HostError(self._broken)
         return self._server
 
     def _answer(self) -> dict[str, Any]:
@@ -181,7 +202,7 @@ def default_cache() -> Path:
 
 
 def _read_run(label: str, directory: Path, answer: dict[str, Any]) -> ChildRun:
-    phases, results = _read_events(directory / "events.jsonl")
+    phases, results, done = _read_events(directory / "events.jsonl")
     return ChildRun(
         label=label,
         exit=Exit(
@@ -194,15 +215,17 @@ def _read_run(label: str, directory: Path, answer: dict[str, Any]) -> ChildRun:
         ),
         phases=phases,
         results=results,
+        done=done,
         stderr=_read_text(directory / "stderr"),
         stdout=_read_text(directory / "stdout"),
     )
 
 
-def _read_events(path: Path) -> tuple[tuple[Phase, ...], dict[str, Any]]:
+def _read_events(path: Path) -> tuple[tuple[Phase, ...], dict[str, Any], bool]:
     phases: list[Phase] = []
     open_phases: deque[int] = deque()
     results: dict[str, Any] = {}
+    done = False
     for line in _read_text(path).splitlines():
         try:
             event = json.loads(line)
@@ -216,9 +239,11 @@ def _read_events(path: Path) -> tuple[tuple[Phase, ...], dict[str, Any]]:
             phases[open_phases.pop()] = Phase(
                 event["phase"], True, event["seconds"], raised, event["rss"]
             )
-        else:
+        elif event["event"] == "result":
             results[event["name"]] = event["value"]
-    return tuple(phases), results
+        else:
+            done = True
+    return tuple(phases), results, done
 
 
 def _read_text(path: Path) -> str:

@@ -66,6 +66,8 @@ class ChildRun:
     phases: tuple[Phase, ...]
     results: dict[str, Any]
     """What the child reported, by name."""
+    done: bool
+    """Whether it did its job to the end."""
     stderr: str
     stdout: str
 
@@ -87,7 +89,7 @@ class ChildRun:
                 f"{self.label}: {error.type} in phase {raised.name!r}: {error.message}\n"
                 f"{error.traceback}"
             )
-        if not self.exit.is_clean:
+        if not self.exit.is_clean or not self.done:
             return (
                 f"{self.label}: the process {self.exit.sentence}, in phase {self.last_phase!r}\n"
                 f"{tail(self.stderr)}"
@@ -115,7 +117,6 @@ class Generation:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[dict[int, float], ...] = field(default=())
-    finish_reason: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
@@ -126,7 +127,6 @@ class Generation:
             logprobs=tuple(
                 {int(token): value for token, value in step.items()} for step in data["logprobs"]
             ),
-            finish_reason=data["finish_reason"],
         )
 
 

@@ -22,15 +22,12 @@ from conformance.references.reference import (
 )
 from conformance.references.transformers_reference import compute
 from conformance.scenarios.catalogue import entry_of
+from conformance.scenarios.fault import FAULT_VARIABLE, require_planted_fault
 from conformance.scenarios.host import Host
 from conformance.scenarios.observation import ChildRun, Generation
 from conformance.scenarios.recipes import RECIPES, materialise, recipe_hash
 from conformance.scenarios.scenario import Scenario
 from conformance.target import Subject, installed_versions
-
-FAULT_VARIABLE = "VLLM_CONFORMANCE_FAULT"
-"""Plants a fault in a suite's run, to see what the suite makes of it: JSON with ``subject``,
-``scenario``, ``phase``, and ``signal`` or ``sleep``."""
 
 
 class Runs:
@@ -47,16 +44,11 @@ class Runs:
         scenario: Scenario,
         *,
         environment: dict[str, str] | None = None,
-        fault: dict[str, Any] | None = None,
     ) -> ChildRun:
-        """Return the run of a scenario, made once unless it has an environment of its own.
-
-        ``fault`` plants one, as `conformance.scenarios.engine.run` says.
-        """
+        """Return the run of a scenario, made once unless it has an environment of its own."""
         key = (subject.name, scenario.name)
-        planted = os.environ.get(FAULT_VARIABLE)
-        if fault is None and planted is not None:
-            fault = _fault_for(json.loads(planted), subject, scenario)
+        planted = require_planted_fault(os.environ.get(FAULT_VARIABLE))
+        fault = planted if planted and (planted["subject"], planted["scenario"]) == key else None
         if environment is None and key in self._runs:
             return self._runs[key]
         arguments: dict[str, Any] = {
@@ -132,14 +124,6 @@ class Runs:
             logprob_bound=logprob_bound,
             top=top,
         )
-
-
-def _fault_for(
-    planted: dict[str, Any], subject: Subject, scenario: Scenario
-) -> dict[str, Any] | None:
-    if (planted["subject"], planted["scenario"]) == (subject.name, scenario.name):
-        return planted
-    return None
 
 
 def generations(run: ChildRun, step: str) -> list[Generation]:

@@ -32,18 +32,31 @@ def worker_argument(worker_cls: str | None) -> dict[str, str]:
     return {"worker_cls": RUNNER_WORKER}
 
 
+def asked_class(worker_cls: str | None) -> str | None:
+    """Return the class that a subject's name leads to, by the name that it has where it is made."""
+    if worker_cls is None:
+        return None
+    cls = _load(worker_cls)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _load(dotted: str) -> Any:
+    """Import a class; NoRunner, in one sentence, if that fails for whatever reason."""
+    module, _, name = dotted.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except AttributeError as error:
+        raise NoRunner(f"{module} has no {name}") from error
+    except Exception as error:
+        raise NoRunner(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
 def is_worker(dotted: str) -> bool:
     """Whether the class is a worker (True) or a runner (False); NoRunner if it is neither."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
     from vllm.v1.worker.worker_base import WorkerBase
 
-    module, _, name = dotted.rpartition(".")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise NoRunner(f"{module} cannot be imported: {error}") from error
-    except AttributeError as error:
-        raise NoRunner(f"{module} has no {name}") from error
+    cls = _load(dotted)
     if isinstance(cls, type) and issubclass(cls, WorkerBase):
         return True
     if isinstance(cls, type) and issubclass(cls, GPUModelRunner):

@@ -29,6 +29,8 @@ def test_clause(
     subject: Subject, clause: Clause, outcomes: Outcomes, finding: Callable[[str], None]
 ) -> None:
     """The claim that names the clause holds."""
+    if ":" in subject.name:
+        pytest.skip("a class applies what it needs when its worker is made; see the engine checks")
     version = require_vllm().vllm or ""
     if clause.versions and not SpecifierSet(clause.versions).contains(version, prereleases=True):
         pytest.skip(f"vLLM {version} has no {', '.join(clause.attributes)}")

@@ -16,7 +16,7 @@ from conformance.scenarios.catalogue import SCENARIOS
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs, generations
 from conformance.scenarios.scenario import Scenario
-from conformance.target import Subject
+from conformance.target import RUNNER_WORKER, Subject
 
 _REAL = pytest.mark.real
 _EVERY = [pytest.param(s.name, marks=_REAL if s.name == "real" else ()) for s in SCENARIOS]
@@ -184,9 +184,10 @@ def test_the_worker_and_the_runner_are_the_subjects(
     completed: ChildRun, subject: Subject, finding: Callable[[str], None]
 ) -> None:
     """What was built is what was asked for; ours brings none of vLLM's CPU patch modules along."""
-    ((worker, _),) = completed.results["built"]
-    wanted = subject.worker_cls or "vllm.v1.worker.cpu_worker.CPUWorker"
-    if worker != wanted and not worker.endswith(".RunnerWorker"):
-        finding(f"the worker is a {worker}, and {wanted} was asked for")
+    ((worker, runner),) = completed.results["built"]
+    wanted = completed.results["asked"] or "vllm.v1.worker.cpu_worker.CPUWorker"
+    built = runner if worker == RUNNER_WORKER else worker
+    if built != wanted:
+        finding(f"a {built} was built, and {wanted} was asked for")
     if subject.is_ours and completed.results["upstream_modules"]:
         finding(f"vLLM's own patches were imported: {completed.results['upstream_modules']}")

@@ -1,0 +1,28 @@
+"""A fault planted in a suite's run, to see what the suite makes of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from conformance.target import WrongUse
+
+FAULT_VARIABLE = "VLLM_CONFORMANCE_FAULT"
+"""JSON with ``subject``, ``scenario``, ``phase``, and ``signal`` or ``sleep``."""
+
+
+def require_planted_fault(text: str | None) -> dict[str, Any] | None:
+    """Return the fault that the variable's text describes, None without one.
+
+    Raises:
+        WrongUse: the text describes none.
+    """
+    if text is None:
+        return None
+    try:
+        fault = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise WrongUse(f"{FAULT_VARIABLE} is no JSON: {error}.") from error
+    if not isinstance(fault, dict) or not {"subject", "scenario", "phase"} <= fault.keys():
+        raise WrongUse(f"{FAULT_VARIABLE} needs subject, scenario, phase, and signal or sleep.")
+    return fault

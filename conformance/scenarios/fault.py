@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from conformance.scenarios.catalogue import SCENARIO
 from conformance.target import WrongUse
 
 FAULT_VARIABLE = "VLLM_CONFORMANCE_FAULT"
@@ -25,4 +26,7 @@ def require_planted_fault(text: str | None) -> dict[str, Any] | None:
         raise WrongUse(f"{FAULT_VARIABLE} is no JSON: {error}.") from error
     if not isinstance(fault, dict) or not {"subject", "scenario", "phase"} <= fault.keys():
         raise WrongUse(f"{FAULT_VARIABLE} needs subject, scenario, phase, and signal or sleep.")
+    scenario = SCENARIO.get(fault["scenario"])
+    if scenario is None or scenario.in_worker_processes:
+        raise WrongUse(f"{FAULT_VARIABLE}: no scenario in one process is {fault['scenario']!r}.")
     return fault

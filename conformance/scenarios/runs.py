@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.references.bounds import bound
 from conformance.references.compare import Judgement, Observed, judge
 from conformance.references.reference import (
     ForcedQuery,
@@ -103,11 +104,12 @@ class Runs:
         step: str,
         generations: Sequence[Generation],
         *,
-        token_bound: float,
-        logprob_bound: float,
         top: int | None = None,
     ) -> list[Judgement]:
-        """Hold a step's greedy outputs against transformers', request by request."""
+        """Hold a step's greedy float32 outputs against transformers', request by request.
+
+        ``top`` is how many log-probabilities per position were asked for, if they are judged too.
+        """
         references = self.reference(
             scenario.recipe,
             [GreedyQuery(r.prompt, r.max_tokens) for r in scenario.step(step).requests],
@@ -120,8 +122,8 @@ class Runs:
             [Observed(g.tokens, g.logprobs or None) for g in generations],
             references,
             ask,
-            token_bound=token_bound,
-            logprob_bound=logprob_bound,
+            token_bound=bound("margin", "float32").value,
+            logprob_bound=bound("logprob", "float32").value,
             top=top,
         )
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import pytest
 
-from conformance.references.bounds import bound
 from conformance.scenarios.catalogue import SCENARIOS
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs, generations
@@ -68,13 +67,7 @@ def test_tokens_agree_with_transformers(
     finding: Callable[[str], None],
 ) -> None:
     """Greedy decoding, and sampling that leaves one candidate, give the reference's tokens."""
-    judgements = runs.judge(
-        scenario,
-        step.partition("#")[0],
-        generations(completed, step),
-        token_bound=bound("margin", "float32").value,
-        logprob_bound=bound("logprob", "float32").value,
-    )
+    judgements = runs.judge(scenario, step.partition("#")[0], generations(completed, step))
     wrong = [
         f"request {number}: {judgement.tokens}"
         for number, judgement in enumerate(judgements)
@@ -94,14 +87,7 @@ def test_logprobs_agree_with_transformers(
     finding: Callable[[str], None],
 ) -> None:
     """Every reported log-probability is within the measured bound of the reference's."""
-    judgements = runs.judge(
-        scenario,
-        step,
-        generations(completed, step),
-        token_bound=bound("margin", "float32").value,
-        logprob_bound=bound("logprob", "float32").value,
-        top=5,
-    )
+    judgements = runs.judge(scenario, step, generations(completed, step), top=5)
     wrong = [
         f"request {number}: {judgement.logprobs or 'no log-probabilities were returned'}"
         for number, judgement in enumerate(judgements)

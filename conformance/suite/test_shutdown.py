@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conformance.scenarios.observation import ChildRun
+from conformance.scenarios.observation import ChildRun, Generation
+from conformance.scenarios.runs import Runs
+from conformance.scenarios.scenario import Scenario
 
 _IN_PROCESS = ["greedy", "spec-draft", "two-engines"]
 # Python's resource tracker is not listened to: vLLM's engine ends its processes in such an order
@@ -106,24 +108,11 @@ def test_the_command_ends_with_status_0_and_clean_stderr(
 @pytest.mark.held_against("transformers, float64")
 @pytest.mark.scenario("serve")
 def test_the_served_completion_agrees_with_transformers(
-    completed: ChildRun, finding: Callable[[str], None], runs: object
+    completed: ChildRun, scenario: Scenario, runs: Runs, finding: Callable[[str], None]
 ) -> None:
     """The completion that came over HTTP has the reference's tokens."""
-    from conformance.references.bounds import bound
-    from conformance.scenarios.catalogue import SCENARIO
-    from conformance.scenarios.observation import Generation
-    from conformance.scenarios.runs import Runs
-
-    assert isinstance(runs, Runs)
-    scenario = SCENARIO["serve"]
-    tokens = tuple(completed.results["completion"]["tokens"] or ())
     prompt = scenario.step("completion").requests[0].prompt
-    (judgement,) = runs.judge(
-        scenario,
-        "completion",
-        [Generation(prompt, tokens)],
-        token_bound=bound("margin", "float32").value,
-        logprob_bound=bound("logprob", "float32").value,
-    )
+    tokens = tuple(completed.results["completion"]["tokens"])
+    (judgement,) = runs.judge(scenario, "completion", [Generation(prompt, tokens)])
     if not judgement.tokens.conforms:
         finding(str(judgement.tokens))

@@ -24,11 +24,6 @@ OURS = parse_subject("ours")
 _CLAUSES = [clause.name for clause in CLAUSES]
 
 
-def _did_not_complete(run: ChildRun) -> bool:
-    """What `test_runs_from_start_to_exit` fails on."""
-    return run.failure is not None
-
-
 def _lost_threads(run: ChildRun) -> bool:
     """What `test_the_engine_computes_with_the_threads_it_was_started_with` fails on."""
     before, after = run.results["torch_threads"]
@@ -38,7 +33,6 @@ def _lost_threads(run: ChildRun) -> bool:
 # Patches whose loss no clause shows: the scenario that shows it, and by what.
 _SHOWN_BY_AN_ENGINE = {
     "vllm.utils.torch_utils.set_torch_threads_for_runtime": ("greedy", _lost_threads),
-    "vllm.v1.sample.ops.topk_topp_sampler.apply_top_k_only": ("spec-top-k", _did_not_complete),
 }
 
 

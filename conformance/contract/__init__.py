@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conformance.contract import accelerator, events, kernels, pinned, streams
+from conformance.contract import accelerator, events, kernels, pinned, sampling, streams
 from conformance.contract.clause import Clause
 
 CLAUSES: tuple[Clause, ...] = (
@@ -11,6 +11,7 @@ CLAUSES: tuple[Clause, ...] = (
     *accelerator.CLAUSES,
     *pinned.CLAUSES,
     *kernels.CLAUSES,
+    *sampling.CLAUSES,
 )
 
 CLAUSE = {clause.name: clause for clause in CLAUSES}

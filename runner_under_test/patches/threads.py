@@ -20,6 +20,7 @@ PATCHES = (
         build=_keep_threads,
         why="the GPU worker reduces torch to one thread before it serves, "
         "which on the CPU leaves one core to compute the model",
+        versions=">=0.31",  # 0.30 calls it in a warm-up that the CPU worker does not inherit
         remove_when="vLLM keeps torch's threads where the platform is the CPU",
     ),
 )

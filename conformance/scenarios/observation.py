@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from conformance.surface.recorder import Touch
+
 
 @dataclass(frozen=True)
 class Exit:
@@ -97,12 +99,19 @@ class ChildRun:
         return None
 
     @property
+    def touches(self) -> tuple[Touch, ...]:
+        """The reads of device attributes that its recorder saw; none where nothing was recorded."""
+        return tuple(Touch(**touch) for touch in self.results.get("touches", ()))
+
+    @property
     def summary(self) -> dict[str, Any]:
-        """How it ended, its phases, and the attributes that it touched in each; plain data."""
+        """How it ended, its phases, and the attributes that vLLM touched in each; plain data."""
         touched: dict[str, dict[str, int]] = {}
-        for touch in self.results.get("touches", ()):
-            counts = touched.setdefault(touch["phase"], {})
-            counts[touch["attribute"]] = counts.get(touch["attribute"], 0) + touch["count"]
+        for touch in self.touches:
+            if not touch.by_vllm:
+                continue
+            counts = touched.setdefault(touch.phase, {})
+            counts[touch.attribute] = counts.get(touch.attribute, 0) + touch.count
         return {
             "exit": asdict(self.exit),
             "phases": [asdict(phase) for phase in self.phases],

@@ -1,0 +1,475 @@
+"""The code of a source tree: modules, classes and functions, parsed when they are first asked for.
+
+Nothing is imported. Names are resolved statically (imports, definitions, aliases at the top of a
+module) where the order of classes depends on it; what flows where is the solver's business.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from conformance.surface.sources import SourceTree, decode
+from conformance.target import WrongUse
+
+if TYPE_CHECKING:
+    from conformance.surface.solver import CallUse, Guard, Node, Occurrence
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_CLASS_DECORATORS = {"dataclass", "dataclasses.dataclass", "config", "define"}
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """What a name stands for: a module or class of the tree, or a dotted name outside of it."""
+
+    kind: str
+    """``module``, ``class``, ``function``, ``expression`` or ``external``."""
+    name: str
+    definition: Class | Function | ast.expr | None = None
+    module: Module | None = None
+
+
+class Module:
+    """A parsed module. ``bindings`` has each name bound at its top level, in source order."""
+
+    __slots__ = (
+        "bindings",
+        "body",
+        "classes",
+        "evaluates_annotations",
+        "file",
+        "globals",
+        "is_package",
+        "name",
+        "program",
+        "stars",
+        "text",
+    )
+
+    def __init__(self, program: Program, name: str, tree: ast.Module, text: str) -> None:
+        self.program = program
+        self.name = name
+        self.file = program.tree.files[name].path
+        self.is_package = program.tree.files[name].is_package
+        self.text = text
+        self.bindings: dict[str, list[tuple[str, ast.AST, str]]] = {}
+        self.classes: dict[str, Class] = {}
+        self.globals: dict[str, Node] = {}
+        self.stars: list[str] = []
+        self.evaluates_annotations = True
+        self.body = Function(self, "<module>", tree, None, None)
+        self._bind(tree.body)
+
+    def absolute(self, module: str | None, level: int) -> str:
+        """The absolute name of ``from <level dots><module> import``."""
+        if not level:
+            return module or ""
+        parts = self.name.split(".")
+        keep = len(parts) - level + (1 if self.is_package else 0)
+        base = ".".join(parts[: max(keep, 0)])
+        return f"{base}.{module}" if module and base else (module or base)
+
+    def _bind(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            match statement:
+                case ast.ClassDef():
+                    self.classes[statement.name] = Class(self, statement.name, statement, None)
+                    self._add(statement.name, "class", statement)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._add(statement.name, "function", statement)
+                case ast.Import():
+                    for alias in statement.names:
+                        name = alias.asname or alias.name.partition(".")[0]
+                        target = alias.name if alias.asname else name
+                        self._add(name, "module", statement, target)
+                case ast.ImportFrom():
+                    source = self.absolute(statement.module, statement.level)
+                    if source == "__future__":
+                        names = {alias.name for alias in statement.names}
+                        self.evaluates_annotations = "annotations" not in names
+                        continue
+                    for alias in statement.names:
+                        if alias.name == "*":
+                            self.stars.append(source)
+                        else:
+                            target = f"{source}:{alias.name}"
+                            self._add(alias.asname or alias.name, "from", statement, target)
+                case ast.Assign(targets=targets, value=value):
+                    for target in targets:
+                        if isinstance(target, ast.Name):
+                            self._add(target.id, "expression", value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self._add(name, "expression", value)
+                case ast.If(body=then, orelse=otherwise):
+                    self._bind(then)
+                    self._bind(otherwise)
+                case ast.Try() | ast.TryStar():
+                    for block in (
+                        statement.body,
+                        *(handler.body for handler in statement.handlers),
+                        statement.orelse,
+                        statement.finalbody,
+                    ):
+                        self._bind(block)
+                case ast.With(body=inner) | ast.For(body=inner) | ast.While(body=inner):
+                    self._bind(inner)
+                case _:
+                    pass
+
+    def _add(self, name: str, kind: str, node: ast.AST, target: str = "") -> None:
+        self.bindings.setdefault(name, []).append((kind, node, target))
+
+
+class Class:
+    """A class of the tree.
+
+    ``attributes`` are the nodes of what its body binds, ``mask`` has the worlds in which it has
+    instances.
+    """
+
+    __slots__ = (
+        "_mro",
+        "_names",
+        "annotations",
+        "attributes",
+        "fields",
+        "is_live",
+        "mask",
+        "methods",
+        "module",
+        "node",
+        "qualname",
+        "scope",
+    )
+
+    def __init__(
+        self, module: Module, qualname: str, node: ast.ClassDef, scope: Function | None
+    ) -> None:
+        self.module = module
+        self.qualname = qualname
+        self.node = node
+        self.scope = scope
+        self.attributes: dict[str, Node] = {}
+        self.methods: dict[str, Function] = {}
+        self.fields: dict[str, Node] = {}
+        self.annotations: dict[str, tuple[Module, ast.expr]] = {}
+        self.is_live = False
+        self.mask = 0
+        self._mro: tuple[Class, ...] | None = None
+        self._names: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """``module.Class``."""
+        return f"{self.module.name}.{self.qualname}"
+
+    @property
+    def mro(self) -> tuple[Class, ...]:
+        """The classes of the tree in its method resolution order, itself first."""
+        if self._mro is None:
+            self._mro = (self,)  # a class that inherits from itself ends here
+            self._mro = self._linearize()
+        return self._mro
+
+    @property
+    def external_bases(self) -> tuple[str, ...]:
+        """Dotted names of the bases from outside the tree, of all classes in the MRO."""
+        if self._names is None:
+            found = []
+            for cls in self.mro:
+                for base in cls.node.bases:
+                    symbol = self.module.program.resolve(cls.module, base)
+                    if symbol is not None and symbol.kind == "external":
+                        found.append(symbol.name)
+            self._names = tuple(found)
+        return self._names
+
+    @property
+    def is_enum(self) -> bool:
+        """Whether its members are enum members."""
+        return any(
+            base.split(".")[-1].endswith(("Enum", "Flag")) for base in self.external_bases
+        ) or any("EnumMeta" in ast.unparse(k.value) for k in self.node.keywords)
+
+    @property
+    def is_dataclass(self) -> bool:
+        """Whether its constructor takes its annotated fields (dataclass, NamedTuple, pydantic)."""
+        if any(
+            base.split(".")[-1] in ("NamedTuple", "BaseModel", "Struct")
+            for base in self.external_bases
+        ):
+            return True
+        return any(
+            ast.unparse(d.func if isinstance(d, ast.Call) else d) in _CLASS_DECORATORS
+            for cls in self.mro
+            for d in cls.node.decorator_list
+        )
+
+    def _linearize(self) -> tuple[Class, ...]:
+        bases: list[Class] = []
+        for base in self.node.bases:
+            symbol = self.module.program.resolve(self.module, base)
+            if symbol is not None and isinstance(symbol.definition, Class):
+                bases.append(symbol.definition)
+        sequences = [list(base.mro) for base in bases] + [list(bases)]
+        order: list[Class] = [self]
+        while sequences := [sequence for sequence in sequences if sequence]:
+            head = next(
+                (
+                    sequence[0]
+                    for sequence in sequences
+                    if not any(sequence[0] in other[1:] for other in sequences)
+                ),
+                sequences[0][0],  # an order that Python would refuse: any will do
+            )
+            order.append(head)
+            sequences = [[c for c in sequence if c is not head] for sequence in sequences]
+        return tuple(order)
+
+
+class Function:
+    """A function, method, lambda or module body, with all that the solver knows of it.
+
+    ``mask`` has the worlds in which it is reached (see ``solver``).
+    """
+
+    __slots__ = (
+        "arguments",
+        "calls",
+        "cls",
+        "decorators",
+        "edges",
+        "is_visited",
+        "kind",
+        "lambdas",
+        "line",
+        "mask",
+        "module",
+        "names",
+        "node",
+        "occurrences",
+        "parent",
+        "qualname",
+        "result",
+        "seeds",
+        "stored",
+    )
+
+    def __init__(
+        self,
+        module: Module,
+        qualname: str,
+        node: ast.Module | FunctionNode,
+        cls: Class | None,
+        parent: Function | None,
+    ) -> None:
+        self.module = module
+        self.qualname = qualname
+        self.node: ast.Module | FunctionNode | None = node
+        self.arguments = node.args if not isinstance(node, ast.Module) else None
+        self.decorators = (
+            node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
+        )
+        self.line: int = getattr(node, "lineno", 1)
+        self.cls = cls
+        self.parent = parent
+        self.kind = "kernel" if _is_kernel(self.decorators) else _kind(self.decorators)
+        self.mask = 0
+        self.is_visited = False
+        self.names: dict[str, Node] = {}
+        self.stored: set[str] = set()
+        self.seeds: list[tuple[Node, object, int]] = []
+        self.calls: list[CallUse] = []
+        self.occurrences: list[Occurrence] = []
+        self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
+        self.result: Node | None = None
+        self.lambdas = 0
+
+    @property
+    def name(self) -> str:
+        """Its own name, without what it is nested in."""
+        return self.qualname.rpartition(".")[2]
+
+    @property
+    def key(self) -> str:
+        """``module:qualname``."""
+        return f"{self.module.name}:{self.qualname}"
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module's body."""
+        return self.qualname == "<module>"
+
+    def __repr__(self) -> str:
+        return self.key
+
+
+class Program:
+    """The modules of a tree, each parsed once, when it is first asked for."""
+
+    def __init__(self, tree: SourceTree, package: str = "vllm") -> None:
+        self.tree = tree
+        self.package = package
+        self._modules: dict[str, Module | None] = {}
+        self._resolving: set[tuple[str, str]] = set()
+
+    @property
+    def parsed(self) -> Iterator[Module]:
+        """The modules parsed so far."""
+        return (module for module in list(self._modules.values()) if module is not None)
+
+    def has(self, name: str) -> bool:
+        """Whether the tree has a module of this name."""
+        return name in self.tree.files
+
+    def module(self, name: str) -> Module | None:
+        """The module, or None if the tree has none of this name.
+
+        Raises:
+            WrongUse: it cannot be parsed; the message has its path and line.
+        """
+        if name not in self._modules:
+            self._modules[name] = self._parse(name) if self.has(name) else None
+        return self._modules[name]
+
+    def _parse(self, name: str) -> Module:
+        path = self.tree.files[name].path
+        text = decode(self.tree.read(name), path)
+        try:
+            with _no_collection():
+                tree = ast.parse(text, path)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            line = getattr(error, "lineno", None) or "?"
+            what = getattr(error, "msg", None) or type(error).__name__
+            raise WrongUse(
+                f"{path}, line {line}, is not Python that this interpreter can parse ({what}): "
+                "mend the source, or use a newer Python."
+            ) from error
+        return Module(self, name, tree, text)
+
+    def resolve(self, module: Module, expression: ast.expr) -> Symbol | None:
+        """What an expression of names and attributes at a module's top level stands for."""
+        match expression:
+            case ast.Name(id=name):
+                return self.lookup(module, name)
+            case ast.Attribute(value=value, attr=name):
+                base = self.resolve(module, value)
+                return None if base is None else self.member(base, name)
+            case ast.Subscript(value=value):  # Generic[T]
+                return self.resolve(module, value)
+            case ast.Constant(value=str(text)):
+                try:
+                    return self.resolve(module, ast.parse(text, mode="eval").body)
+                except (SyntaxError, ValueError):
+                    return None
+            case _:
+                return None
+
+    def member(self, base: Symbol, name: str) -> Symbol | None:
+        """What an attribute of a resolved name stands for."""
+        if base.kind == "external":
+            return Symbol("external", f"{base.name}.{name}")
+        if base.kind == "module":
+            module = self.module(base.name)
+            found = self.lookup(module, name) if module else None
+            if found is None and self.has(f"{base.name}.{name}"):
+                return Symbol("module", f"{base.name}.{name}")
+            return found
+        if isinstance(base.definition, Class):
+            for cls in base.definition.mro:
+                for statement in cls.node.body:
+                    if isinstance(statement, ast.ClassDef) and statement.name == name:
+                        return None
+        return None
+
+    def lookup(self, module: Module, name: str) -> Symbol | None:
+        """What a global name of a module stands for, through imports and aliases."""
+        key = (module.name, name)
+        if key in self._resolving:
+            return None
+        self._resolving.add(key)
+        try:
+            return self._lookup(module, name)
+        finally:
+            self._resolving.discard(key)
+
+    def _lookup(self, module: Module, name: str) -> Symbol | None:
+        bindings = module.bindings.get(name, ())
+        for kind, node, target in bindings:
+            if kind == "class":
+                cls = module.classes[name]
+                return Symbol("class", cls.name, cls, module)
+            if kind == "function":
+                return Symbol("function", f"{module.name}.{name}", None, module)
+            if kind == "module":
+                kind = "module" if self.has(target) else "external"
+                return Symbol(kind, target)
+            if kind == "from":
+                found = self.imported(target)
+                if found is not None:
+                    return found
+            if kind == "expression" and isinstance(node, ast.Name | ast.Attribute):
+                found = self.resolve(module, node)
+                if found is not None:
+                    return found
+        for kind, node, _ in bindings:
+            if kind == "expression" and isinstance(node, ast.expr):
+                return Symbol("expression", f"{module.name}.{name}", node, module)
+        for source in module.stars:
+            star = self.module(source)
+            found = self.lookup(star, name) if star else None
+            if found is not None:
+                return found
+        return None
+
+    def imported(self, target: str) -> Symbol | None:
+        """What ``module:name`` of a from-import stands for."""
+        source, _, name = target.partition(":")
+        if not self.has(source):
+            inside = source.partition(".")[0] == self.package
+            return None if inside else Symbol("external", f"{source}.{name}")
+        module = self.module(source)
+        found = self.lookup(module, name) if module else None
+        if found is None and self.has(f"{source}.{name}"):
+            return Symbol("module", f"{source}.{name}")
+        return found
+
+
+def _is_kernel(decorators: list[ast.expr]) -> bool:
+    """Whether a function is compiled for the device, by Triton's or Gluon's decorator."""
+    for decorator in decorators:
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        text = ast.unparse(node)
+        if text.endswith("jit") and ("triton" in text or "gluon" in text):
+            return True
+    return False
+
+
+def _kind(decorators: list[ast.expr]) -> str:
+    for decorator in decorators:
+        node = decorator.func if isinstance(decorator, ast.Call) else decorator
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        if name in ("property", "cached_property", "abstractproperty"):
+            return "property"
+        if name == "staticmethod":
+            return "static"
+        if name in ("classmethod", "abstractclassmethod"):
+            return "class"
+    return "function"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Parsing makes millions of objects and no cycles; the collector would walk them in vain."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

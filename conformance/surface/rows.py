@@ -1,0 +1,299 @@
+"""From what the solver found to the rows of an inventory: sites, worlds, reasons."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from conformance.surface import contexts, torch_api
+from conformance.surface.model import Call, Kind, Row
+from conformance.surface.program import Function
+from conformance.surface.reach import Chain, Reach
+from conformance.surface.solver import Guard, Occurrence, Solver, Value
+from conformance.surface.upstream import Upstream
+from conformance.surface.worlds import GENERATION, GPU, ON_CPU, SURELY, on_cpu
+
+_PREDICATES = ("is_", "has_", "support", "use_", "uses_", "can_")
+_LONGEST = 120
+_MOST_KERNELS = 6
+"""A launch of more kernels than this is a helper that launches what it is given."""
+
+
+@dataclass(slots=True)
+class _Site:
+    """One attribute at one place, with the worlds in which it is reached there."""
+
+    function: Function
+    occurrence: Occurrence
+    attribute: str
+    kind: Kind
+    mask: int
+    guessed: bool
+
+
+def rows(
+    solver: Solver, entries: dict[str, list[Function]], upstream: Upstream
+) -> Iterator[Row]:
+    """All rows of a walk."""
+    return _Rows(entries, upstream).build(solver.functions)
+
+
+class _Rows:
+    def __init__(self, entries: dict[str, list[Function]], upstream: Upstream) -> None:
+        self.upstream = upstream
+        self.reaches = {
+            generation: Reach(generation, found, _bodies(found))
+            for generation, found in entries.items()
+        }
+        self.owners = {
+            function.cls for found in entries.values() for function in found
+        }
+        self._texts: dict[int, str] = {}
+
+    def build(self, functions: list[Function]) -> Iterator[Row]:
+        for function in functions:
+            if not function.occurrences:
+                continue
+            sites: dict[tuple[str, str, int], _Site] = {}
+            for occurrence in function.occurrences:
+                for attribute, kind, mask, guessed in _found(function, occurrence):
+                    site = _Site(function, occurrence, attribute, kind, mask, guessed)
+                    key = (attribute, kind, occurrence.line)
+                    sites[key] = _joined(sites[key], site) if key in sites else site
+            for site in sites.values():
+                row = self._row(site)
+                if row is not None:
+                    yield row
+
+    def _row(self, site: _Site) -> Row | None:
+        found = [
+            (generation, *reached)
+            for generation, worlds in GENERATION.items()
+            if site.mask & worlds and (reached := self.reaches[generation].of(site.function))
+        ]
+        if not found:
+            return None
+        generation, chain, _ = min(
+            found, key=lambda item: (item[1].by_name is not None, -_proof(site, item[0]))
+        )
+        bits = 0
+        for _, _, more in found:
+            bits |= more
+        occurrence = site.occurrence
+        if occurrence.guard.in_stream:
+            bits |= contexts.BIT["stream"]
+        guessed = site.guessed or chain.by_name is not None
+        verdict = on_cpu(site.mask & ~SURELY if guessed else site.mask)
+        generations = [item[0] for item in found]
+        label: Literal["v1", "v2", "both"] = (
+            "both" if len(generations) == 2 else "v1" if generations == ["v1"] else "v2"
+        )
+        return Row(
+            attribute=site.attribute,
+            kind=site.kind,
+            module=site.function.module.name,
+            function=site.function.qualname,
+            line=occurrence.line,
+            end_line=occurrence.end_line,
+            contexts=contexts.names(bits),
+            tier="by-name" if guessed else chain.tier,
+            chain=chain.text(occurrence.line),
+            guards=tuple(self._guards(occurrence.guard)),
+            generation=label,
+            on_cpu=verdict,
+            reason=self._reason(verdict, site, chain),
+            call=self._call(occurrence.call) if occurrence.call is not None else None,
+            upstream=self._upstream(site.attribute, generation, chain),
+        )
+
+    def _upstream(
+        self, attribute: str, generation: str, chain: Chain
+    ) -> Literal["rebound", "overridden", "none"]:
+        for function in chain.functions:
+            if function.cls is None or "." not in function.qualname:
+                continue
+            for owner in self.owners:
+                if owner is not None and function.cls in owner.mro:
+                    role = "worker" if owner.qualname == "Worker" else generation
+                    if self.upstream.overrides(role, function.name):
+                        return "overridden"
+        return "rebound" if self.upstream.rebinds(attribute) else "none"
+
+    def _reason(self, verdict: str, site: _Site, chain: Chain) -> str:
+        guard = site.occurrence.guard
+        if verdict == "false":
+            closed = self._closed(guard)
+            if closed is not None:
+                return closed
+            for function, around in zip(reversed(chain.functions), chain.guards, strict=False):
+                closed = self._closed(around)
+                if closed is not None:
+                    return f"{function.qualname} is called only where not so: {closed}"
+            if site.function.mask & ON_CPU:
+                return "its object is made only where a CPU does not get"
+            return "only a GPU platform leads here"
+        if verdict == "unknown":
+            for start in (guard, *chain.guards):
+                for inner in _outward(start):
+                    if inner.own & ON_CPU and not inner.own & SURELY and inner.condition:
+                        text = self._text(inner.condition)
+                        return f"{text}: nothing decides this for a CPU"
+            if chain.by_name is not None:
+                return f"{chain.by_name.qualname} is reached by its name only"
+            if site.guessed:
+                return "the object's type is not known"
+            return "its object comes from where a condition is not decided"
+        return "no condition on the way excludes a CPU"
+
+    def _closed(self, guard: Guard) -> str | None:
+        """The outermost condition that no CPU passes, as a sentence."""
+        found = None
+        for inner in _outward(guard):
+            if not inner.own & ON_CPU:
+                if inner.condition is None:
+                    found = "an annotation is never evaluated here"
+                else:
+                    state = "false" if inner.holds else "true"
+                    found = f"{self._text(inner.condition)} is {state} on a CPU"
+        return found
+
+    def _guards(self, guard: Guard) -> Iterator[str]:
+        conditions = [(g.condition, g.holds) for g in _outward(guard) if g.condition is not None]
+        texts = (
+            self._text(condition) if holds else f"not ({self._text(condition)})"
+            for condition, holds in reversed(conditions)
+        )
+        yield from dict.fromkeys(texts)
+
+    def _call(self, node: ast.Call) -> Call:
+        return Call(
+            positional=tuple(self._text(argument) for argument in node.args),
+            keywords=tuple(
+                f"{k.arg}={self._text(k.value)}" if k.arg else f"**{self._text(k.value)}"
+                for k in node.keywords
+            ),
+        )
+
+    def _text(self, node: ast.expr) -> str:
+        text = self._texts.get(id(node))
+        if text is None:
+            text = " ".join(ast.unparse(node).split())
+            text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+            self._texts[id(node)] = text
+        return text
+
+
+def _found(
+    function: Function, occurrence: Occurrence
+) -> Iterator[tuple[str, Kind, int, bool]]:
+    """What an occurrence reaches: attribute, kind, worlds, and whether it is a guess."""
+    # On a GPU no condition is decided.
+    here = function.mask & (occurrence.guard.mask | GPU)
+    kind: Kind = occurrence.kind  # type: ignore[assignment]
+    name = occurrence.attribute
+    if kind == "argument":
+        yield name, kind, here, False
+        return
+    values = occurrence.base.values if occurrence.base is not None else {}
+    if kind == "launch":
+        kernels = [v for v in values if v.function is not None and v.function.kind == "kernel"]
+        if len(kernels) <= _MOST_KERNELS:
+            for value in kernels:
+                assert value.function is not None
+                yield f"triton:{value.function.name}", kind, here & values[value], False
+        return
+    if not name:  # a call of a name
+        for value, worlds in values.items():
+            if value.kind == "external" and torch_api.is_device(value.name):
+                yield value.name, kind, here & worlds, False
+        return
+    known = False
+    for value, worlds in values.items():
+        attribute = _attribute(value, name)
+        if attribute is None:
+            known |= value.kind in ("instance", "module", "class", "external instance")
+        elif attribute.startswith("platform."):
+            known = True
+            yield attribute, "predicate", here, False
+        elif here & worlds:
+            known = True
+            yield attribute, kind, here & worlds, False
+    if not known:
+        guess = _guess(occurrence)
+        if guess is not None:
+            yield guess, kind, here, True
+
+
+def _joined(one: _Site, other: _Site) -> _Site:
+    """Two occurrences of one attribute on one line: the one with more worlds stands for both."""
+    better = one if one.mask & SURELY or not other.mask & ON_CPU else other
+    better.mask = one.mask | other.mask
+    better.guessed = one.guessed and other.guessed
+    return better
+
+
+def _proof(site: _Site, generation: str) -> int:
+    mask = site.mask & GENERATION[generation]
+    return bool(mask & SURELY) + bool(mask & ON_CPU)
+
+
+def _bodies(entries: list[Function]) -> list[Function]:
+    """The modules that are imported before any entry point can run."""
+    bodies: dict[Function, None] = {}
+    for entry in entries:
+        program = entry.module.program
+        parts = entry.module.name.split(".")
+        names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+        for name in (*names, "vllm.platforms.cpu", "vllm.platforms.cuda"):
+            module = program.module(name)
+            if module is not None:
+                bodies[module.body] = None
+    return list(bodies)
+
+
+def _attribute(value: Value, name: str) -> str | None:
+    """The surface's name of an attribute read from a value, or None."""
+    match value.kind:
+        case "external":
+            full = torch_api.canonical(f"{value.name}.{name}")
+            if full in torch_api.NAMESPACES or torch_api.is_leaf(value.name):
+                return None
+            return full if torch_api.is_device(full) else None
+        case "external instance":
+            if value.name == "torch.Tensor":
+                return f"torch.Tensor.{name}" if name in torch_api.TENSOR_METHODS else None
+            return f"{value.name}.{name}" if torch_api.is_member(value.name, name) else None
+        case "instance":
+            assert value.cls is not None
+            if any(
+                base.qualname == "Platform" and base.module.name.startswith("vllm.platforms")
+                for base in value.cls.mro
+            ):
+                return f"platform.{name}" if name.startswith(_PREDICATES) else None
+            return None
+        case _:
+            return None
+
+
+def _guess(occurrence: Occurrence) -> str | None:
+    """What a member's name, and that of its object, say when nothing else is known."""
+    name = occurrence.attribute
+    if occurrence.kind in ("write", "annotation", "class"):
+        return None
+    if name in torch_api.TENSOR_METHODS:
+        return f"torch.Tensor.{name}" if occurrence.kind == "call" else None
+    if name in torch_api.MEMBERS:
+        return f"{torch_api.MEMBERS[name]}.{name}"
+    for word, (owner, members) in torch_api.AMBIGUOUS_MEMBERS.items():
+        if name in members and word in occurrence.owner.lower():
+            return f"{owner}.{name}"
+    return None
+
+
+def _outward(guard: Guard) -> Iterator[Guard]:
+    current: Guard | None = guard
+    while current is not None:
+        yield current
+        current = current.outer

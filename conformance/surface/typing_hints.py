@@ -1,0 +1,121 @@
+"""Types from annotations, for what nothing came to: parameters, results, variables and fields."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from conformance.surface import torch_api
+from conformance.surface.program import Class, Module, Symbol
+from conformance.surface.solver import Node, Solver, Value
+from conformance.surface.worlds import EVERYWHERE
+
+_MOST_HEIRS = 60
+"""A base class with more live subclasses than this says too little."""
+
+_Atom = Class | tuple[Class] | Value
+"""A class whose instances are meant, a class that is meant itself (in a tuple), or a value."""
+
+
+class Hints:
+    """Seeds nodes from annotations, when the solver has come to rest."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self._atoms: dict[int, tuple[_Atom, ...]] = {}
+        self._aliases: set[str] = set()
+        self._seeded: set[Node] = set()
+
+    def apply(self) -> bool:
+        """Seed every annotated node that has no value; whether anything was new."""
+        changed = False
+        solver = self._solver
+        for node, (module, annotation, function) in solver.annotated.items():
+            if (node.values and node not in self._seeded) or not (node.uses or node.edges):
+                continue
+            mask = EVERYWHERE if function.is_module else function.mask
+            changed |= self._seed(node, module, annotation, mask)
+        for cls in list(solver.live):
+            for name, node in list(cls.fields.items()):
+                if node.values and node not in self._seeded:
+                    continue
+                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
+                if found is not None:
+                    changed |= self._seed(node, found[0], found[1], EVERYWHERE)
+        return changed
+
+    def _seed(self, node: Node, module: Module, annotation: ast.expr, mask: int) -> bool:
+        atoms = self._atoms.get(id(annotation))
+        if atoms is None:
+            atoms = tuple(self._read(module, annotation))
+            self._atoms[id(annotation)] = atoms
+        changed = False
+        for atom in atoms:
+            for value in self._values(atom):
+                if mask & ~node.values.get(value, 0) and not node.full:
+                    self._solver.add(node, value, mask)
+                    changed = True
+        if changed:
+            self._seeded.add(node)
+        return changed
+
+    def _values(self, atom: _Atom) -> Iterator[Value]:
+        """The class and the live ones that inherit from it."""
+        if isinstance(atom, Value):
+            yield atom
+            return
+        cls = atom[0] if isinstance(atom, tuple) else atom
+        make = self._solver.class_value if isinstance(atom, tuple) else self._solver.instance
+        heirs = self._solver.heirs.get(cls, ())
+        if cls.is_live or not heirs:
+            yield make(cls)
+        if len(heirs) <= _MOST_HEIRS:
+            for heir in heirs:
+                yield make(heir)
+
+    def _read(self, module: Module, annotation: ast.expr) -> Iterator[_Atom]:
+        """What an annotation speaks of; a union or container speaks of all that is in it."""
+        program = self._solver.program
+        match annotation:
+            case ast.Constant(value=str(text)):
+                try:
+                    parsed = ast.parse(text, mode="eval").body
+                except (SyntaxError, ValueError):
+                    return
+                yield from self._read(module, parsed)
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                yield from self._read(module, left)
+                yield from self._read(module, right)
+            case ast.Subscript(value=value, slice=index):
+                name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+                if name in ("Callable", "Literal"):
+                    return
+                parts = index.elts if isinstance(index, ast.Tuple) else [index]
+                found = [atom for part in parts for atom in self._read(module, part)]
+                if name in ("type", "Type"):
+                    yield from ((atom,) for atom in found if isinstance(atom, Class))
+                    return
+                yield from self._read(module, value)
+                yield from found
+            case ast.Name() | ast.Attribute():
+                symbol = program.resolve(module, annotation)
+                if symbol is not None:
+                    yield from self._named(symbol)
+            case _:
+                return
+
+    def _named(self, symbol: Symbol) -> Iterator[_Atom]:
+        definition = symbol.definition
+        if isinstance(definition, Class):
+            # A platform is the current one, whatever an annotation says.
+            if not any(base.qualname == "Platform" for base in definition.mro):
+                yield definition
+        elif symbol.kind == "external":
+            name = torch_api.canonical(symbol.name)
+            if name in torch_api.CLASSES:
+                yield self._solver.instance_of(name)
+        elif isinstance(definition, ast.expr) and symbol.module is not None:
+            if symbol.name not in self._aliases:
+                self._aliases.add(symbol.name)  # an alias can speak of itself
+                yield from self._read(symbol.module, definition)
+                self._aliases.discard(symbol.name)

@@ -1,0 +1,85 @@
+"""What vLLM's own CPU runner does about the surface: names it rebinds, methods it replaces."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from conformance.surface import torch_api
+from conformance.surface.program import Module, Program
+
+_CPU_MODULE = re.compile(r"vllm\.v1\.worker\.(cpu_\w+|cpu(\.\w+)*)|vllm\.platforms\.cpu")
+_CLASSES = (
+    ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner", "v1"),
+    ("vllm.v1.worker.cpu.model_runner", "CPUModelRunner", "v2"),
+    ("vllm.v1.worker.cpu_worker", "CPUWorker", "worker"),
+)
+
+
+class Upstream:
+    """Read from the modules of vLLM's CPU backend; nothing is executed."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.rebound: frozenset[str] = frozenset(self._rebound())
+        self.overridden: dict[str, frozenset[str]] = {
+            role: frozenset(self._overridden(module, name)) for module, name, role in _CLASSES
+        }
+
+    def rebinds(self, attribute: str) -> bool:
+        """Whether an attribute, or the class that it is a member of, is assigned."""
+        parts = attribute.split(".")
+        return any(".".join(parts[:count]) in self.rebound for count in range(2, len(parts) + 1))
+
+    def overrides(self, role: str, method: str) -> bool:
+        """Whether the CPU runner (``v1``, ``v2``) or ``worker`` replaces a method outright."""
+        return method in self.overridden[role]
+
+    def _modules(self) -> Iterator[Module]:
+        for name in self._program.tree.files:
+            if _CPU_MODULE.fullmatch(name):
+                module = self._program.module(name)
+                if module is not None:
+                    yield module
+
+    def _rebound(self) -> Iterator[str]:
+        for module in self._modules():
+            node = module.body.node
+            assert isinstance(node, ast.Module)
+            for part in ast.walk(node):
+                if isinstance(part, ast.Assign):
+                    for target in part.targets:
+                        if isinstance(target, ast.Attribute):
+                            yield from self._named(module, target)
+                elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                    if part.func.id == "setattr" and len(part.args) == 3:
+                        name = part.args[1]
+                        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                            made = ast.Attribute(part.args[0], name.value, ast.Load())
+                            yield from self._named(module, made)
+
+    def _named(self, module: Module, target: ast.Attribute) -> Iterator[str]:
+        symbol = self._program.resolve(module, target)
+        if symbol is not None and symbol.kind == "external" and symbol.name.startswith("torch."):
+            yield torch_api.canonical(symbol.name)
+
+    def _overridden(self, module_name: str, name: str) -> Iterator[str]:
+        module = self._program.module(module_name)
+        cls = module.classes.get(name) if module else None
+        if cls is None:
+            return
+        for statement in cls.node.body:
+            if isinstance(statement, ast.FunctionDef) and not _calls_super(statement):
+                yield statement.name
+
+
+def _calls_super(function: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == function.name
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "super"
+        for node in ast.walk(function)
+    )

@@ -1,0 +1,965 @@
+"""From the source of a function to nodes, edges, calls and occurrences in the solver.
+
+A function is visited once. Its statements are walked with the conditions in force, so that every
+call and every attribute read knows them; a block that returns, raises or continues leaves its
+negated condition to what follows.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterable
+
+from conformance.surface import torch_api
+from conformance.surface.folding import Folder, Place
+from conformance.surface.program import Class, Function, FunctionNode, Module
+from conformance.surface.solver import (
+    FREE,
+    CallUse,
+    Guard,
+    ImportUse,
+    Node,
+    Occurrence,
+    Solver,
+    Value,
+)
+from conformance.surface.worlds import EVERYWHERE
+
+_BUILTINS = frozenset(dir(builtins))
+_PIN, _NON_BLOCKING, _DEVICE = "pin_memory", "non_blocking", "device"
+_DEVICE_CALLS = frozenset({"device", "to", "set_device", "set_device_index"})
+
+
+class Visitor:
+    """Visits functions for a solver."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+
+    def __call__(self, solver: Solver, function: Function) -> None:
+        """Visit a function that has just been reached."""
+        _Visit(solver, self._folder, function).run()
+
+
+class _Visit:
+    def __init__(self, solver: Solver, folder: Folder, function: Function) -> None:
+        self.solver = solver
+        self.folder = folder
+        self.function = function
+        self.module: Module = function.module
+        self.cls: Class | None = function.cls
+        self.class_body: Class | None = None
+        self.globals: set[str] = set()
+        self.place = _place(function)
+        self._property_reads: set[int] = set()
+
+    def run(self) -> None:
+        node = self.function.node
+        function = self.function
+        match node:
+            case ast.Module(body=body):
+                self.block(body, FREE)
+            case ast.Lambda(body=expression):
+                self._parameters(node.args)
+                self._returns(expression, FREE)
+            case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+                self._parameters(node.args)
+                if node.returns is not None:
+                    self.solver.annotated.setdefault(
+                        self._result(), (self.module, node.returns, function)
+                    )
+                self.block(body, FREE)
+            case _:
+                return
+        for name, local in list(function.names.items()):
+            if name not in function.stored or name in self.globals:
+                self._link_outer(name, local)
+
+    def _link_outer(self, name: str, local: Node) -> None:
+        """A name that is not assigned here comes from a function around it, or the module."""
+        outer = self.function.parent
+        while outer is not None and name not in self.globals:
+            if name in outer.stored:
+                self.solver.edge(outer.names[name], local)
+                return
+            outer = outer.parent
+        module = self.module
+        if name in module.bindings or module.stars or name in module.globals or (
+            module.name == "vllm.platforms" and name == "current_platform"
+        ):
+            self.solver.edge(self.solver.global_node(module, name), local)
+        if name not in module.bindings and name in _BUILTINS:
+            self._seed(local, self.solver.external(f"builtins.{name}"), FREE)
+
+    def _parameters(self, arguments: ast.arguments) -> None:
+        function = self.function
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            node = self.solver.parameter(function, argument.arg)
+            if argument.annotation is not None:
+                self.solver.annotated.setdefault(
+                    node, (self.module, argument.annotation, function)
+                )
+        for extra in (arguments.vararg, arguments.kwarg):
+            if extra is not None:
+                self.solver.parameter(function, extra.arg)
+
+    def _result(self) -> Node:
+        if self.function.result is None:
+            self.function.result = Node()
+        return self.function.result
+
+    def _returns(self, expression: ast.expr | None, guard: Guard) -> None:
+        if expression is None:
+            return
+        value = self.expression(expression, guard)
+        if value is not None:
+            self.solver.edge(value, self._result(), guard.mask)
+
+    def _seed(self, node: Node, value: Value, guard: Guard) -> None:
+        self.function.seeds.append((node, value, guard.mask))
+        self.solver.add(node, value, self.function.mask & guard.mask)
+
+    # --- statements --------------------------------------------------------------------------
+
+    def block(self, statements: Iterable[ast.stmt], guard: Guard) -> bool:
+        """Walk statements; whether what follows the block cannot be reached from its end."""
+        for statement in statements:
+            match statement:
+                case ast.If(test=test, body=body, orelse=otherwise):
+                    self.expression(test, guard)
+                    then, other = self._split(test, guard)
+                    ends = self.block(body, then)
+                    other_ends = self.block(otherwise, other)
+                    if ends and other_ends and otherwise:
+                        return True
+                    if ends:
+                        guard = other
+                    elif other_ends:
+                        guard = then
+                case ast.Assert(test=test, msg=message):
+                    self.expression(test, guard)
+                    if message is not None:
+                        self.expression(message, guard)
+                    guard = self._split(test, guard)[0]
+                case ast.Return(value=value):
+                    self._returns(value, guard)
+                    return True
+                case ast.Raise(exc=exception, cause=cause):
+                    for raised in (exception, cause):
+                        if raised is not None:
+                            self.expression(raised, guard)
+                    return True
+                case ast.Continue() | ast.Break():
+                    return True
+                case ast.With() | ast.AsyncWith():
+                    if self._with(statement, guard):
+                        return True
+                case ast.Try() | ast.TryStar():
+                    if self._try(statement, guard):
+                        return True
+                case ast.Match():
+                    self._match(statement, guard)
+                case _:
+                    self.statement(statement, guard)
+        return False
+
+    def statement(self, statement: ast.stmt, guard: Guard) -> None:
+        """Walk one statement that never ends its block."""
+        match statement:
+            case ast.Expr(value=value):
+                self.expression(value, guard)
+            case ast.Assign(targets=targets, value=value):
+                self._assign(targets, value, guard)
+            case ast.AnnAssign():
+                self._annotated(statement, guard)
+            case ast.AugAssign(target=target, value=value):
+                source = self.expression(value, guard)
+                self.store(target, source, guard)
+            case ast.For() | ast.AsyncFor():
+                source = self.expression(statement.iter, guard)
+                if source is not None:
+                    source = self._iterated(source, statement.iter, guard)
+                self.store(statement.target, source, guard)
+                self.block(statement.body, guard)
+                self.block(statement.orelse, guard)
+            case ast.While(test=test, body=body, orelse=otherwise):
+                self.expression(test, guard)
+                self.block(body, self._split(test, guard)[0])
+                self.block(otherwise, guard)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._define(statement, guard)
+            case ast.ClassDef():
+                self._define_class(statement, guard)
+            case ast.Import() | ast.ImportFrom():
+                self._import(statement, guard)
+            case ast.Delete(targets=targets):
+                for target in targets:
+                    if isinstance(target, ast.Attribute | ast.Subscript):
+                        self.expression(target.value, guard)
+            case ast.Global(names=names):
+                self.globals.update(names)
+            case _:
+                pass
+
+    def _split(self, test: ast.expr, guard: Guard) -> tuple[Guard, Guard]:
+        true, false = self.folder.masks(test, self.place)
+        return (
+            Guard(guard, test, True, guard.mask & true, true, guard.in_stream),
+            Guard(guard, test, False, guard.mask & false, false, guard.in_stream),
+        )
+
+    def _with(self, statement: ast.With | ast.AsyncWith, guard: Guard) -> bool:
+        inner = guard
+        for item in statement.items:
+            value = self.expression(item.context_expr, inner)
+            if value is not None:
+                entered = self._implicit(value, "__enter__", item.context_expr, inner)
+                self._implicit(value, "__exit__", item.context_expr, inner)
+                if item.optional_vars is not None:
+                    self.solver.edge(value, entered)
+                    self.store(item.optional_vars, entered, inner)
+            if self._is_stream(item.context_expr):
+                inner = Guard(inner, None, True, inner.mask, EVERYWHERE, True)
+        return self.block(statement.body, inner)
+
+    def _is_stream(self, expression: ast.expr) -> bool:
+        """Whether a with-item makes a stream current, by how it is written."""
+        if not isinstance(expression, ast.Call):
+            return False
+        func = expression.func
+        if isinstance(func, ast.Attribute):
+            return func.attr in ("stream", "StreamContext") and "cuda" in ast.unparse(func.value)
+        if isinstance(func, ast.Name):
+            for kind, _, target in self.module.bindings.get(func.id, ()):
+                if kind == "from" and target in ("torch.cuda:stream", "torch.cuda:StreamContext"):
+                    return True
+            local = self.function.names.get(func.id)
+            return local is not None and any(
+                v.name in ("torch.cuda.stream", "torch.cuda.StreamContext") for v in local.values
+            )
+        return False
+
+    def _try(self, statement: ast.Try | ast.TryStar, guard: Guard) -> bool:
+        ends = self.block(statement.body, guard)
+        ends = self.block(statement.orelse, guard) or ends
+        for handler in statement.handlers:
+            if handler.type is not None:
+                self.expression(handler.type, guard)
+            if handler.name:
+                self.function.stored.add(handler.name)
+                self._local(handler.name)
+            ends = self.block(handler.body, guard) and ends
+        return self.block(statement.finalbody, guard) or ends
+
+    def _match(self, statement: ast.Match, guard: Guard) -> None:
+        subject = self.expression(statement.subject, guard)
+        for case in statement.cases:
+            inner = guard
+            for node in ast.walk(case.pattern):
+                if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+                    self.store(ast.Name(node.name, ast.Store()), subject, guard)
+                elif isinstance(node, ast.MatchValue):
+                    self.expression(node.value, guard)
+                elif isinstance(node, ast.MatchClass):
+                    self.expression(node.cls, guard)
+            if isinstance(case.pattern, ast.MatchValue):
+                test = ast.Compare(statement.subject, [ast.Eq()], [case.pattern.value])
+                inner = self._split(ast.copy_location(test, statement.subject), guard)[0]
+            if case.guard is not None:
+                self.expression(case.guard, inner)
+                inner = self._split(case.guard, inner)[0]
+            self.block(case.body, inner)
+
+    def _assign(self, targets: list[ast.expr], value: ast.expr, guard: Guard) -> None:
+        if (
+            len(targets) == 1
+            and isinstance(targets[0], ast.Tuple | ast.List)
+            and isinstance(value, ast.Tuple | ast.List)
+            and len(targets[0].elts) == len(value.elts)
+            and not any(isinstance(e, ast.Starred) for e in (*targets[0].elts, *value.elts))
+        ):
+            for target, element in zip(targets[0].elts, value.elts, strict=True):
+                self.store(target, self.expression(element, guard), guard)
+            return
+        source = self.expression(value, guard)
+        for target in targets:
+            self.store(target, source, guard)
+
+    def _annotated(self, statement: ast.AnnAssign, guard: Guard) -> None:
+        target, annotation = statement.target, statement.annotation
+        evaluated = self.module.evaluates_annotations and not (
+            isinstance(target, ast.Name) and not self.function.is_module
+        )
+        self._annotation(annotation, guard, evaluated)
+        if self.class_body is not None and isinstance(target, ast.Name):
+            self.class_body.annotations.setdefault(target.id, (self.module, annotation))
+        source = self.expression(statement.value, guard) if statement.value is not None else None
+        if isinstance(target, ast.Name) and self.class_body is None:
+            node = self._name(target.id, store=True)
+            self.solver.annotated.setdefault(node, (self.module, annotation, self.function))
+        elif isinstance(target, ast.Attribute) and self.cls is not None:
+            if isinstance(target.value, ast.Name) and target.value.id == "self":
+                self.cls.annotations.setdefault(target.attr, (self.module, annotation))
+        if statement.value is not None or self.class_body is None:
+            self.store(target, source, guard)
+
+    def store(self, target: ast.expr, source: Node | None, guard: Guard) -> None:
+        """Assign what a node holds."""
+        match target:
+            case ast.Name(id=name):
+                node = self._name(name, store=True)
+                if source is not None:
+                    self.solver.edge(source, node, guard.mask)
+            case ast.Attribute(value=value, attr=name):
+                base = self.expression(value, guard)
+                if base is not None:
+                    self._occurrence(base, target, "write", guard, None)
+                    if source is not None:
+                        self.solver.use(base, _Store(self.solver, name, source, guard.mask))
+            case ast.Subscript(value=value, slice=index):
+                self.expression(index, guard)
+                base = self.expression(value, guard)
+                if base is not None and source is not None:
+                    self.solver.edge(source, base, guard.mask)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                for element in elements:
+                    self.store(element, source, guard)
+            case ast.Starred(value=value):
+                self.store(value, source, guard)
+            case _:
+                pass
+
+    def _name(self, name: str, store: bool = False) -> Node:
+        if self.class_body is not None:
+            if store or name in self.class_body.attributes:
+                node = self.class_body.attributes.get(name)
+                if node is None:
+                    node = self.class_body.attributes[name] = Node()
+                return node
+            return self._local(name)
+        if store:
+            if self.function.is_module or name in self.globals:
+                return self.solver.global_node(self.module, name)
+            self.function.stored.add(name)
+        return self._local(name)
+
+    def _local(self, name: str) -> Node:
+        if self.function.is_module:
+            node = self.function.names.get(name)
+            if node is None:
+                node = self.function.names[name] = Node()
+            return node
+        node = self.function.names.get(name)
+        if node is None:
+            node = self.function.names[name] = Node()
+        return node
+
+    # --- definitions -------------------------------------------------------------------------
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, guard: Guard) -> None:
+        self._signature(node, guard)
+        qualname = self._qualname(node.name)
+        function = Function(self.module, qualname, node, self.class_body, self._enclosing())
+        if self.class_body is None and self.cls is not None:
+            function.cls = self.cls  # a closure of a method: `self` and super() mean the same
+        target = self._name(node.name, store=True)
+        value = self.solver.function_value(function)
+        if self.class_body is not None:
+            self.class_body.methods[node.name] = function
+        self._seed(target, value, guard)
+        for decorator in node.decorator_list:
+            self._decorate(decorator, value, target, guard)
+
+    def _decorate(
+        self, decorator: ast.expr, value: Value, target: Node, guard: Guard
+    ) -> None:
+        callee = self.expression(decorator, guard)
+        if callee is None:
+            return
+        decorated = Node()
+        self._seed(decorated, value, guard)
+        result = Node()
+        use = CallUse(
+            self.solver, self.function, callee, [decorated], {}, [], result,
+            decorator.lineno, guard,
+        )
+        self._call_use(use)
+        self.solver.use(result, _Decorated(self.solver, target, value))
+
+    def _define_class(self, node: ast.ClassDef, guard: Guard) -> None:
+        for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
+            found = self.expression(base, guard)
+            if found is not None and isinstance(base, ast.Attribute):
+                self.function.occurrences[-1].kind = "class"
+        if self.function.is_module and self.class_body is None:
+            cls = self.module.classes.get(node.name)
+            if cls is None or cls.node is not node:
+                cls = Class(self.module, node.name, node, None)
+                self.module.classes.setdefault(node.name, cls)
+        else:
+            cls = Class(self.module, self._qualname(node.name), node, self._enclosing())
+        target = self._name(node.name, store=True)
+        self._seed(target, self.solver.class_value(cls), guard)
+        for decorator in node.decorator_list:
+            callee = self.expression(decorator, guard)
+            if callee is not None:
+                decorated = Node()
+                self._seed(decorated, self.solver.class_value(cls), guard)
+                self._call_use(
+                    CallUse(
+                        self.solver, self.function, callee, [decorated], {}, [], Node(),
+                        decorator.lineno, guard,
+                    )
+                )
+        outer, outer_cls = self.class_body, self.cls
+        outer_place = self.place
+        self.class_body = self.cls = cls
+        self.place = Place(self.module, cls, self.place.functions)
+        self.block(node.body, guard)
+        self.class_body, self.cls, self.place = outer, outer_cls, outer_place
+
+    def _signature(self, node: FunctionNode, guard: Guard) -> None:
+        """Defaults and annotations, which belong to the place of the definition."""
+        arguments = node.args
+        for default in (*arguments.defaults, *arguments.kw_defaults):
+            if default is not None:
+                self.expression(default, guard)
+        if isinstance(node, ast.Lambda):
+            return
+        for argument in (
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            *filter(None, (arguments.vararg, arguments.kwarg)),
+        ):
+            if argument.annotation is not None:
+                self._annotation(argument.annotation, guard, self.module.evaluates_annotations)
+        if node.returns is not None:
+            self._annotation(node.returns, guard, self.module.evaluates_annotations)
+
+    def _annotation(self, annotation: ast.expr, guard: Guard, evaluated: bool) -> None:
+        """Sites in an annotation; one that is never evaluated is in force nowhere on a CPU."""
+        never = Guard(guard, None, False, 0, 0, guard.in_stream)
+        before = len(self.function.occurrences)
+        self._annotated_with(annotation, guard if evaluated else never, never)
+        for occurrence in self.function.occurrences[before:]:
+            occurrence.kind = "annotation"
+
+    def _annotated_with(self, node: ast.expr, guard: Guard, never: Guard) -> None:
+        match node:
+            case ast.Attribute():
+                self.expression(node, guard)
+            case ast.Name(id=name):
+                for kind, _, target in self.module.bindings.get(name, ()):
+                    if kind == "from" and torch_api.is_device(target.replace(":", ".")):
+                        self._named_use(self._name(name), node, guard, None)
+            case ast.Constant(value=str(text)) if "torch" in text:
+                try:
+                    parsed = ast.parse(text, mode="eval").body
+                except (SyntaxError, ValueError):
+                    return
+                for part in ast.walk(parsed):
+                    ast.copy_location(part, node)
+                self._annotated_with(parsed, never, never)
+            case ast.Subscript(value=value, slice=index):
+                self._annotated_with(value, guard, never)
+                self._annotated_with(index, guard, never)
+            case ast.BinOp(left=left, right=right):
+                self._annotated_with(left, guard, never)
+                self._annotated_with(right, guard, never)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                for element in elements:
+                    self._annotated_with(element, guard, never)
+            case _:
+                pass
+
+    def _import(self, statement: ast.Import | ast.ImportFrom, guard: Guard) -> None:
+        solver = self.solver
+        line = statement.lineno
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                target = self._name(alias.asname or name, store=True)
+                if solver.program.has(name):
+                    self._seed(target, solver.module_value(name), guard)
+                else:
+                    self._seed(target, solver.external(name), guard)
+                self._import_module(alias.name, line, guard)
+            return
+        source = self.module.absolute(statement.module, statement.level)
+        if source == "__future__":
+            return
+        self._import_module(source, line, guard)
+        for alias in statement.names:
+            if alias.name == "*":
+                continue
+            target = self._name(alias.asname or alias.name, store=True)
+            if not solver.program.has(source):
+                value = solver.external(f"{source}.{alias.name}")
+                self._seed(target, value, guard)
+                if torch_api.is_device(value.name):
+                    holder = Node()
+                    self._seed(holder, solver.external(source), guard)
+                    self.function.occurrences.append(
+                        Occurrence(
+                            holder, alias.name, "import",
+                            getattr(alias, "lineno", line), getattr(alias, "end_lineno", line),
+                            guard, None, "",
+                        )
+                    )
+                continue
+            module = solver.program.module(source)
+            assert module is not None
+            if alias.name not in module.bindings and solver.program.has(f"{source}.{alias.name}"):
+                self._import_module(f"{source}.{alias.name}", line, guard)
+                self._seed(target, solver.module_value(f"{source}.{alias.name}"), guard)
+            else:
+                solver.edge(solver.global_node(module, alias.name), target, guard.mask)
+
+    def _import_module(self, name: str, line: int, guard: Guard) -> None:
+        if name.partition(".")[0] == self.solver.program.package:
+            use = ImportUse(self.solver, self.function, name, line, guard)
+            self.function.calls.append(use)  # type: ignore[arg-type]
+            use.again(EVERYWHERE)
+
+    def _qualname(self, name: str) -> str:
+        if self.class_body is not None:
+            return f"{self.class_body.qualname}.{name}"
+        if self.function.is_module:
+            return name
+        return f"{self.function.qualname}.<locals>.{name}"
+
+    def _enclosing(self) -> Function | None:
+        return None if self.function.is_module else self.function
+
+    # --- expressions -------------------------------------------------------------------------
+
+    def expression(self, node: ast.expr, guard: Guard) -> Node | None:
+        """Walk an expression; the node of its values, or None where it can have none."""
+        match node:
+            case ast.Constant(value=value):
+                return self._constant(value, guard)
+            case ast.Name(id=name):
+                return self._name(name)
+            case ast.Attribute(value=value, attr=name):
+                base = self.expression(value, guard)
+                if base is None:
+                    self._unknown_base(node, guard, None)
+                    return None
+                self._occurrence(base, node, "read", guard, None)
+                return self._attribute(base, name, node, guard)
+            case ast.Call():
+                return self._call(node, guard)
+            case ast.IfExp(test=test, body=body, orelse=otherwise):
+                self.expression(test, guard)
+                then, other = self._split(test, guard)
+                return self._union(
+                    (self.expression(body, then), then), (self.expression(otherwise, other), other)
+                )
+            case ast.BoolOp(op=operator, values=values):
+                parts = []
+                inner = guard
+                for value in values:
+                    parts.append((self.expression(value, inner), inner))
+                    true, false = self._split(value, inner)
+                    inner = true if isinstance(operator, ast.And) else false
+                return self._union(*parts)
+            case ast.NamedExpr(target=target, value=value):
+                source = self.expression(value, guard)
+                self.store(target, source, guard)
+                return source
+            case ast.Lambda():
+                return self._lambda(node, guard)
+            case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
+                return self._union(*((self.expression(e, guard), guard) for e in elements))
+            case ast.Dict(keys=keys, values=values):
+                for key in keys:
+                    if key is not None:
+                        self.expression(key, guard)
+                return self._union(*((self.expression(v, guard), guard) for v in values))
+            case ast.Starred(value=value) | ast.Await(value=value):
+                return self.expression(value, guard)
+            case ast.Yield(value=value):
+                self._returns(value, guard)
+                return None
+            case ast.YieldFrom(value=value):
+                self._returns(value, guard)
+                return None
+            case ast.Subscript(value=value, slice=index):
+                self.expression(index, guard)
+                base = self.expression(value, guard)
+                if base is None:
+                    return None
+                item = self._implicit(base, "__getitem__", node, guard)
+                self.solver.edge(base, item, guard.mask)
+                return item
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                return self._comprehension(node, guard)
+            case ast.BinOp(left=left, right=right):
+                return self._union(
+                    (self.expression(left, guard), guard), (self.expression(right, guard), guard)
+                )
+            case ast.Compare(left=left, comparators=others):
+                self.expression(left, guard)
+                for other in others:
+                    self.expression(other, guard)
+                return None
+            case ast.UnaryOp(operand=operand):
+                return self.expression(operand, guard)
+            case ast.JoinedStr(values=values):
+                for value in values:
+                    if isinstance(value, ast.FormattedValue):
+                        self.expression(value.value, guard)
+                return None
+            case ast.Slice(lower=lower, upper=upper, step=step):
+                for part in (lower, upper, step):
+                    if part is not None:
+                        self.expression(part, guard)
+                return None
+            case _:
+                return None
+
+    def _constant(self, value: object, guard: Guard) -> Node | None:
+        if not isinstance(value, str) or not value.startswith(self.solver.program.package + "."):
+            return None
+        name = value.replace(":", ".")
+        if not (
+            self.solver.program.has(name) or self.solver.program.has(name.rpartition(".")[0])
+        ):
+            return None
+        node = Node()
+        self._seed(node, self.solver.text(name), guard)
+        return node
+
+    def _attribute(self, base: Node, name: str, node: ast.expr, guard: Guard) -> Node:
+        return self.solver.attribute(base, name, self.function, node.lineno, guard)
+
+    def _union(self, *parts: tuple[Node | None, Guard]) -> Node | None:
+        known = [(node, guard) for node, guard in parts if node is not None]
+        if not known:
+            return None
+        union = Node()
+        for node, guard in known:
+            self.solver.edge(node, union, guard.mask)
+        return union
+
+    def _lambda(self, node: ast.Lambda, guard: Guard) -> Node:
+        self._signature(node, guard)
+        qualname = self._qualname("<lambda>")
+        function = Function(self.module, qualname, node, None, self._enclosing())
+        function.cls = self.cls
+        result = Node()
+        self._seed(result, self.solver.function_value(function), guard)
+        return result
+
+    def _comprehension(
+        self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp, guard: Guard
+    ) -> Node | None:
+        inner = guard
+        for generator in node.generators:
+            source = self.expression(generator.iter, inner)
+            self.store(generator.target, source, inner)
+            for test in generator.ifs:
+                self.expression(test, inner)
+                inner = self._split(test, inner)[0]
+        if isinstance(node, ast.DictComp):
+            self.expression(node.key, inner)
+            value = self.expression(node.value, inner)
+        else:
+            value = self.expression(node.elt, inner)
+        return value
+
+    def _iterated(self, source: Node, expression: ast.expr, guard: Guard) -> Node:
+        item = self._implicit(source, "__iter__", expression, guard)
+        self.solver.edge(source, item, guard.mask)
+        return item
+
+    def _implicit(self, base: Node, method: str, node: ast.expr, guard: Guard) -> Node:
+        """Call a special method of whatever a node holds."""
+        callee = self.solver.attribute(base, method, self.function, node.lineno, guard)
+        result = Node()
+        self._call_use(
+            CallUse(
+                self.solver, self.function, callee, [], {}, [], result, node.lineno, guard,
+                implicit=True,
+            )
+        )
+        return result
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def _call(self, node: ast.Call, guard: Guard) -> Node | None:
+        func = node.func
+        if isinstance(func, ast.Name):
+            special = self._special(func.id, node, guard)
+            if special is not None:
+                return special
+        base: Node | None = None
+        attribute = ""
+        callee: Node | None
+        if isinstance(func, ast.Attribute):
+            attribute = func.attr
+            base = self.expression(func.value, guard)
+            if base is not None:
+                self._occurrence(base, func, "call", guard, node)
+                callee = self._attribute(base, attribute, func, guard)
+            else:
+                self._unknown_base(func, guard, node)
+                callee = None
+        else:
+            callee = self.expression(func, guard)
+            if isinstance(func, ast.Name) and callee is not None:
+                self._named_use(callee, func, guard, node)
+            elif isinstance(func, ast.Subscript):
+                self._launch(func, guard, node)
+            elif callee is not None:
+                self._mark_called(func, node)
+        positional: list[Node | None] = []
+        stars: list[Node] = []
+        for argument in node.args:
+            value = self.expression(argument, guard)
+            if isinstance(argument, ast.Starred):
+                if value is not None:
+                    stars.append(value)
+            elif not stars:
+                positional.append(value)
+        keywords: dict[str, Node] = {}
+        for keyword in node.keywords:
+            value = self.expression(keyword.value, guard)
+            if value is not None and keyword.arg is not None:
+                keywords[keyword.arg] = value
+            elif value is not None:
+                stars.append(value)
+        self._arguments(node, guard)
+        if callee is None and base is None and not attribute:
+            return None
+        result = Node()
+        use = CallUse(
+            self.solver, self.function, callee or Node(), positional, keywords, stars, result,
+            node.lineno, guard, attribute, base,
+        )
+        self._call_use(use)
+        if attribute in torch_api.CONTAINER_READS and base is not None:
+            self.solver.container_reads.append(use)
+        if attribute in torch_api.CONTAINER_WRITES and base is not None:
+            self.solver.container_writes.append(use)
+        if isinstance(func, ast.Name) and func.id in ("resolve_obj_by_qualname", "resolve_obj"):
+            for argument in (*positional, *keywords.values()):
+                if argument is not None:
+                    self.solver.use(argument, _ByString(self.solver, use))
+        return result
+
+    def _call_use(self, use: CallUse) -> None:
+        self.function.calls.append(use)
+        self.solver.use(use.callee, use)
+
+    def _mark_called(self, func: ast.expr, node: ast.Call) -> None:
+        """``getattr(torch.cuda, "Event")()``: the read just noted is a call."""
+        if self.function.occurrences and isinstance(func, ast.Call):
+            last = self.function.occurrences[-1]
+            if last.kind == "read" and last.line == func.lineno:
+                last.kind, last.call = "call", node
+
+    def _special(self, name: str, node: ast.Call, guard: Guard) -> Node | None:
+        match name, node.args:
+            case ("getattr" | "hasattr" | "setattr" | "delattr"), [
+                target, ast.Constant(value=str(attribute)), *others
+            ]:
+                base = self.expression(target, guard)
+                values = [self.expression(other, guard) for other in others]
+                if base is None:
+                    return Node()
+                made = ast.copy_location(ast.Attribute(target, attribute, ast.Load()), node)
+                kind = "write" if name in ("setattr", "delattr") else "read"
+                self._occurrence(base, made, kind, guard, None)
+                if name == "setattr" and values[0] is not None:
+                    self.solver.use(
+                        base, _Store(self.solver, attribute, values[0], guard.mask)
+                    )
+                    return Node()
+                found = self._attribute(base, attribute, node, guard)
+                if name == "getattr":
+                    return self._union((found, guard), *((v, guard) for v in values)) or found
+                return Node()
+            case "super", _:
+                result = Node()
+                receiver = self._receiver()
+                if receiver is not None and self.cls is not None:
+                    self.solver.use(receiver, _Super(self.solver, self.cls, result))
+                return result
+            case _:
+                return None
+
+    def _receiver(self) -> Node | None:
+        """The node of ``self`` or ``cls`` of the method around this place."""
+        function: Function | None = self.function
+        while function is not None and function.parent is not None:
+            function = function.parent
+        if function is None or function.arguments is None:
+            return None
+        first = [*function.arguments.posonlyargs, *function.arguments.args][:1]
+        return self.solver.parameter(function, first[0].arg) if first else None
+
+    # --- occurrences -------------------------------------------------------------------------
+
+    def _occurrence(
+        self, base: Node, node: ast.Attribute, kind: str, guard: Guard, call: ast.Call | None
+    ) -> None:
+        if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+            return
+        # An attribute stands where its name does, at the end of the expression.
+        last = node.end_lineno or node.lineno
+        first = min(last, getattr(node.value, "end_lineno", None) or node.lineno)
+        self.function.occurrences.append(
+            Occurrence(base, node.attr, kind, last, max(last, first), guard, call, _last_name(node))
+        )
+
+    def _unknown_base(self, node: ast.Attribute, guard: Guard, call: ast.Call | None) -> None:
+        last = node.end_lineno or node.lineno
+        kind = "call" if call is not None else "read"
+        if node.attr in torch_api.TENSOR_METHODS or node.attr in torch_api.MEMBERS:
+            self.function.occurrences.append(
+                Occurrence(None, node.attr, kind, last, last, guard, call, _last_name(node))
+            )
+
+    def _named_use(
+        self, node: Node, name: ast.Name, guard: Guard, call: ast.Call | None
+    ) -> None:
+        """A use of a name, which may stand for an attribute of the device."""
+        kind = "call" if call is not None else "read"
+        self.function.occurrences.append(
+            Occurrence(node, "", kind, name.lineno, name.lineno, guard, call, name.id)
+        )
+
+    def _launch(self, func: ast.Subscript, guard: Guard, call: ast.Call) -> None:
+        kernel = self.expression(func.value, guard)
+        if kernel is not None:
+            line = func.value.end_lineno or func.lineno
+            self.function.occurrences.append(
+                Occurrence(kernel, "", "launch", line, line, guard, call, _last_of(func.value))
+            )
+
+    def _arguments(self, node: ast.Call, guard: Guard) -> None:
+        """Keywords and literals that name the device."""
+        for keyword in node.keywords:
+            value = keyword.value
+            line = value.lineno
+            if keyword.arg in (_PIN, _NON_BLOCKING):
+                if isinstance(value, ast.Constant) and not value.value:
+                    continue
+                inner = guard
+                if not isinstance(value, ast.Constant):
+                    inner = self._split(value, guard)[0]
+                self._argument(f"{keyword.arg}=True", line, inner, node)
+            elif keyword.arg == _DEVICE and _is_cuda(value):
+                self._argument("device='cuda'", line, guard, node)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name in _DEVICE_CALLS:
+            for argument in node.args[:1]:
+                if _is_cuda(argument):
+                    self._argument("device='cuda'", argument.lineno, guard, node)
+
+    def _argument(self, name: str, line: int, guard: Guard, call: ast.Call) -> None:
+        self.function.occurrences.append(
+            Occurrence(None, name, "argument", line, line, guard, call, "")
+        )
+
+
+class _Store:
+    """Stores into a field of each object that comes."""
+
+    __slots__ = ("mask", "name", "solver", "source")
+
+    def __init__(self, solver: Solver, name: str, source: Node, mask: int) -> None:
+        self.solver, self.name, self.source, self.mask = solver, name, source, mask
+
+    def __call__(self, value: Value, mask: int) -> None:
+        if value.kind == "instance" and value.cls is not None:
+            self.solver.edge(
+                self.source, self.solver.field(value.cls, self.name), mask & self.mask
+            )
+        elif value.kind == "class" and value.cls is not None:
+            node = value.cls.attributes.get(self.name)
+            if node is None:
+                node = value.cls.attributes[self.name] = Node()
+            self.solver.edge(self.source, node, mask & self.mask)
+        elif value.kind == "module":
+            module = self.solver.program.module(value.name)
+            if module is not None:
+                self.solver.edge(
+                    self.source, self.solver.global_node(module, self.name), mask & self.mask
+                )
+
+
+class _Super:
+    __slots__ = ("cls", "result", "solver")
+
+    def __init__(self, solver: Solver, cls: Class, result: Node) -> None:
+        self.solver, self.cls, self.result = solver, cls, result
+
+    def __call__(self, value: Value, mask: int) -> None:
+        if value.kind in ("instance", "class", "member"):
+            self.solver.add(self.result, self.solver.parent_of(self.cls, value), mask)
+
+
+class _Decorated:
+    """What a decorator gives takes the function's place beside it."""
+
+    __slots__ = ("function", "solver", "target")
+
+    def __init__(self, solver: Solver, target: Node, function: Value) -> None:
+        self.solver, self.target, self.function = solver, target, function
+
+    def __call__(self, value: Value, mask: int) -> None:
+        # A decorator that gives back what it takes gives back all that it decorates elsewhere too.
+        wraps = value.function is not None and value.function.parent is not None
+        if value is not self.function and (wraps or value.kind == "instance"):
+            self.solver.add(self.target, value, mask)
+
+
+class _ByString:
+    __slots__ = ("call", "solver")
+
+    def __init__(self, solver: Solver, call: CallUse) -> None:
+        self.solver, self.call = solver, call
+
+    def __call__(self, value: Value, mask: int) -> None:
+        mask &= self.call.guard.mask
+        if mask and value.kind == "text":
+            self.solver.by_string(self.call, value.name, self.call.result, mask)
+
+
+def _place(function: Function) -> Place:
+    functions: list[FunctionNode] = []
+    inner: Function | None = function
+    while inner is not None:
+        if inner.node is not None and not isinstance(inner.node, ast.Module):
+            functions.append(inner.node)
+        inner = inner.parent
+    return Place(function.module, function.cls, tuple(functions))
+
+
+def _is_cuda(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text == "cuda" or text.startswith("cuda:")
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+            return text.startswith("cuda")
+        case _:
+            return False
+
+
+def _last_name(node: ast.Attribute) -> str:
+    """The last name of what the attribute is read from, for guesses by name."""
+    return _last_of(node.value)
+
+
+def _last_of(node: ast.expr) -> str:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case ast.Call(func=inner) | ast.Subscript(value=inner):
+            return _last_of(inner)
+        case _:
+            return ""

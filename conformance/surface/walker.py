@@ -1,0 +1,274 @@
+"""The static walker: from the entry points of the runners and their worker to an inventory.
+
+The solver follows what is known. What is left is guessed in rounds: first types from annotations
+of parameters, fields and results that nothing came to, then methods by their name alone, which
+counts as no proof (``by-name``).
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from conformance.surface import torch_api
+from conformance.surface.contexts import entry_methods
+from conformance.surface.folding import Folder
+from conformance.surface.model import Inventory
+from conformance.surface.program import Class, Function, Module, Program
+from conformance.surface.registry import read_tables
+from conformance.surface.rows import rows
+from conformance.surface.solver import FREE, CallUse, Node, Solver, Value
+from conformance.surface.sources import SourceTree
+from conformance.surface.typing_hints import Hints
+from conformance.surface.upstream import Upstream
+from conformance.surface.visitor import Visitor
+from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
+from conformance.target import WrongUse
+
+V1_RUNNER = ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner")
+V2_RUNNER = ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner")
+WORKER = ("vllm.v1.worker.gpu_worker", "Worker")
+
+_ROUNDS = 40
+_TOO_COMMON = frozenset(
+    name
+    for kind in (list, dict, set, str, bytes, int)
+    for name in dir(kind)
+    if not name.startswith("__")
+) | {"debug", "error", "exception", "info", "warning", "info_once", "warning_once", "debug_once",
+     "size", "view", "reshape", "to", "numpy", "item", "tolist", "contiguous", "flatten", "clone",
+     "close", "read", "write", "open", "start", "run", "wait", "shape", "fill_", "zero_", "copy_"}
+"""Method names of builtins, loggers and tensors; by name alone they say nothing."""
+
+
+def walk(tree: SourceTree) -> Inventory:
+    """Walk a source tree.
+
+    Raises:
+        WrongUse: a runner is not where it is expected, or a source cannot be parsed.
+    """
+    with _unhindered():
+        walk = _Walk(tree)
+        walk.run()
+        return Inventory.of(tree.version or "unknown", rows(walk.solver, walk.entries, walk.upstream))
+
+
+class _Walk:
+    def __init__(self, tree: SourceTree) -> None:
+        self.program = Program(tree)
+        folder = Folder(self.program)
+        self.solver = Solver(self.program, Visitor(folder))
+        self.hints = Hints(self.solver)
+        self.entries: dict[str, list[Function]] = {"v1": [], "v2": []}
+        self.upstream = Upstream(self.program)
+        self._hubs: dict[str, Function] = {}
+        self._linked: dict[tuple[Function, Class], int] = {}
+        self._read: set[str] = set()
+        self._whole: set[str] = set()
+        self._platforms()
+
+    def run(self) -> None:
+        v1 = self._class(*V1_RUNNER, required=True)
+        v2 = self._class(*V2_RUNNER, required=False)
+        worker = self._class(*WORKER, required=False)
+        for generation, runner in (("v1", v1), ("v2", v2)):
+            if runner is None:
+                continue
+            mask = GENERATION[generation]
+            for cls in (runner, worker):
+                if cls is not None:
+                    self._enter(cls, generation, mask)
+        self._settle()
+
+    def _class(self, module_name: str, name: str, *, required: bool) -> Class | None:
+        module = self.program.module(module_name)
+        if module is not None:
+            symbol = self.program.lookup(module, name)
+            if symbol is not None and isinstance(symbol.definition, Class):
+                return symbol.definition
+        if required:
+            path = module_name.replace(".", "/") + ".py"
+            raise WrongUse(
+                f"There is no class {name} in {path} of {self.program.tree.label}: the runner has "
+                "moved, or this is no vLLM that has one; give a tree of vLLM 0.17 or later."
+            )
+        return None
+
+    def _platforms(self) -> None:
+        found: list[tuple[Value, int]] = []
+        for module_name, names, mask in (
+            ("vllm.platforms.cpu", ("CpuPlatform",), ON_CPU),
+            ("vllm.platforms.cuda", ("NvmlCudaPlatform", "CudaPlatformBase", "CudaPlatform"), GPU),
+        ):
+            module = self.program.module(module_name)
+            if module is None:
+                continue
+            for name in names:
+                if name in module.classes:
+                    found.append((self.solver.instance(module.classes[name]), mask))
+                    break
+        self.solver.platforms = tuple(found)
+
+    def _enter(self, cls: Class, generation: str, mask: int) -> None:
+        solver = self.solver
+        for name in _with_parents(cls.module.name):
+            module = self.program.module(name)
+            if module is not None:
+                solver.reach(module.body, mask)
+        for value, worlds in solver.platforms:
+            assert value.cls is not None
+            if self.program.module("vllm.platforms") is not None:
+                solver.reach(value.cls.module.body, worlds & mask)
+        solver.run()  # class bodies, so that the methods are there
+        solver.make_live(cls, mask)
+        instance = solver.instance(cls)
+        for method in entry_methods(cls):
+            solver.reach(method, mask)
+            if method.arguments is not None and method.kind != "static":
+                first = [*method.arguments.posonlyargs, *method.arguments.args][:1]
+                for parameter in first:
+                    solver.add(solver.parameter(method, parameter.arg), instance, mask)
+            self.entries[generation].append(method)
+
+    def _settle(self) -> None:
+        """Run to the end, with what annotations, containers and names add in rounds."""
+        solver = self.solver
+        for _ in range(_ROUNDS):
+            solver.run()
+            if self._containers() | self.hints.apply():
+                continue
+            if not self._by_name():
+                break
+
+    def _containers(self) -> bool:
+        """Values put into containers and taken out, where no class of the tree is meant."""
+        changed = False
+        solver = self.solver
+        reads, solver.container_reads = solver.container_reads, []
+        for call in reads:
+            if call.base is not None and not _has_tree_method(call):
+                solver.edge(call.base, call.result, call.guard.mask)
+                changed = True
+        writes, solver.container_writes = solver.container_writes, []
+        for call in writes:
+            if call.base is not None and not _has_tree_method(call):
+                for argument in (*call.positional, *call.keywords.values()):
+                    if argument is not None:
+                        solver.edge(argument, call.base, call.guard.mask)
+                        changed = True
+        return changed
+
+    def _by_name(self) -> bool:
+        """Link calls that nothing is known of to every live class that has such a method.
+
+        All calls of a name meet in one hub, and the hub calls the methods.
+        """
+        solver = self.solver
+        changed = False
+        for module in read_tables(solver, self._read):
+            changed |= self._whole_module(module)
+        for function in list(solver.functions):
+            for call in function.calls:
+                if not isinstance(call, CallUse) or not call.attribute:
+                    continue
+                if call.callee.values and not (call.base is not None and call.base.full):
+                    continue
+                name = call.attribute
+                if name in _TOO_COMMON or name not in solver.by_method:
+                    continue
+                mask = function.mask & call.guard.mask & WITHOUT_PROOF
+                if mask & ~call.guessed:
+                    call.guessed |= mask
+                    hub = self._hub(name)
+                    solver.call(function, hub, call.line, call.guard, mask, by_name=True)
+                    assert hub.result is not None
+                    solver.edge(hub.result, call.result, mask)
+                    changed = True
+        for name, hub in self._hubs.items():
+            for cls in solver.by_method[name]:
+                changed |= self._from_hub(name, hub, cls)
+        return changed
+
+    def _hub(self, name: str) -> Function:
+        hub = self._hubs.get(name)
+        if hub is None:
+            module = next(self.program.parsed)
+            hub = Function(module, f"<any {name}>", ast.Module([], []), None, None)
+            hub.kind = "hub"
+            hub.result = Node()
+            self._hubs[name] = hub
+        return hub
+
+    def _from_hub(self, name: str, hub: Function, cls: Class) -> bool:
+        mask = hub.mask & cls.mask & WITHOUT_PROOF
+        if not mask & ~self._linked.get((hub, cls), 0):
+            return False
+        self._linked[hub, cls] = mask
+        solver = self.solver
+        method = solver.method(cls, name)
+        assert method is not None and hub.result is not None
+        solver.call(hub, method, 0, FREE, mask, by_name=True)
+        if method.arguments is not None and method.kind != "static":
+            for parameter in [*method.arguments.posonlyargs, *method.arguments.args][:1]:
+                node = solver.parameter(method, parameter.arg)
+                solver.add(node, solver.instance(cls), mask)
+        if method.result is None:
+            method.result = Node()
+        solver.edge(method.result, hub.result, mask)
+        return True
+
+    def _whole_module(self, module: Module) -> bool:
+        """Reach a module's classes, which a table names: no proof that one is ever used."""
+        solver = self.solver
+        table_mask = WITHOUT_PROOF
+        if module.body.mask & table_mask == table_mask and module.name in self._whole:
+            return False
+        self._whole.add(module.name)
+        solver.reach(module.body, table_mask)
+        solver.run()
+        for cls in module.classes.values():
+            solver.make_live(cls, table_mask)
+            for method in cls.methods.values():
+                solver.reach(method, table_mask)
+                if method.arguments is not None and method.kind != "static":
+                    for parameter in [*method.arguments.posonlyargs, *method.arguments.args][:1]:
+                        solver.add(
+                            solver.parameter(method, parameter.arg),
+                            solver.instance(cls), table_mask,
+                        )
+        return True
+
+
+def _has_tree_method(call: CallUse) -> bool:
+    assert call.base is not None
+    return any(
+        value.kind == "instance"
+        and value.cls is not None
+        and any(call.attribute in base.methods for base in value.cls.mro)
+        for value in call.base.values
+    )
+
+
+def _with_parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+@contextmanager
+def _unhindered() -> Iterator[None]:
+    """No collection of garbage while millions of objects come that all stay; deep recursion."""
+    was_enabled, limit = gc.isenabled(), sys.getrecursionlimit()
+    gc.disable()
+    sys.setrecursionlimit(max(limit, 10_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        if was_enabled:
+            gc.enable()
+
+
+__all__ = ["EVERYWHERE", "FREE", "Node", "walk"]

@@ -41,8 +41,16 @@ _SPECULATIVE_MODULES = re.compile(r"spec_decode|rejection_sampler|speculat")
 _ASYNC = re.compile(r"Async\w*Output$")
 
 
-def of_entry(name: str) -> int:
+def is_async_output(cls: Class) -> bool:
+    """Whether instances are outputs that are waited for later, outside of the runner."""
+    return any(_ASYNC.search(base.qualname) for base in cls.mro)
+
+
+def of_entry(function: Function) -> int:
     """The context that an entry point starts."""
+    if function.cls is not None and is_async_output(function.cls):
+        return BIT["async"]
+    name = function.name
     context = _ENTRY.get(name)
     if context is None:
         context = "load" if _LOADS.search(name) else "execute"
@@ -56,7 +64,7 @@ def own(function: Function) -> int:
         _SPECULATES.search(function.qualname) or _SPECULATIVE_MODULES.search(function.module.name)
     ):
         added |= BIT["spec-decode"]
-    if function.cls is not None and _ASYNC.search(function.cls.qualname):
+    if function.cls is not None and is_async_output(function.cls):
         added |= BIT["async"]
     return added
 
@@ -66,11 +74,7 @@ def names(bits: int) -> tuple[str, ...]:
     return tuple(name for name in CONTEXTS if bits & BIT[name])
 
 
-def entry_methods(cls: Class) -> list[Function]:
-    """The methods that drive a runner or worker from outside: public ones, and construction."""
-    seen: dict[str, Function] = {}
-    for base in cls.mro:
-        for name, function in base.methods.items():
-            if name == "__init__" or not name.startswith("_"):
-                seen.setdefault(name, function)
-    return list(seen.values())
+def entry_names(cls: Class) -> list[str]:
+    """The methods that drive a class from outside: public ones, and construction."""
+    names = {name for base in cls.mro for name in base.methods}
+    return sorted(name for name in names if name == "__init__" or not name.startswith("_"))

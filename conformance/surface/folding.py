@@ -193,7 +193,7 @@ class Folder:
                 return _FACTS[key]
             if count == 2 and key in self.forced:
                 return self.forced[key]
-        if parts[-2:-1] == ["current_platform"]:
+        if len(parts) > 1 and self._is_platform(parts[-2], place):
             return self._platform(parts[-1])
         if isinstance(node, ast.Name):
             return self._definition_value(node.id, place)
@@ -213,7 +213,7 @@ class Folder:
     def _call(self, node: ast.Call, place: Place) -> object:
         if isinstance(node.func, ast.Attribute):
             owner = _dotted(node.func.value)
-            if owner is not None and owner.split(".")[-1] == "current_platform":
+            if owner is not None and self._is_platform(owner.split(".")[-1], place):
                 return self._platform(node.func.attr)
             if _GRAPH_QUERIES.match(node.func.attr):
                 value = self.value(node.func.value, place)
@@ -284,6 +284,15 @@ class Folder:
                 return self._function(self._program.resolve(place.module, func))
             case _:
                 return None
+
+    def _is_platform(self, name: str, place: Place) -> bool:
+        """Whether a name is the current platform, whatever it is imported as."""
+        if name == "current_platform":
+            return True
+        target = self._local_import(name, place)
+        if target is None and not self._is_local(name, place):
+            target = next((t for k, _, t in place.module.bindings.get(name, ()) if k == "from"), "")
+        return bool(target) and target.endswith(":current_platform")
 
     def _function(
         self, symbol: Symbol | None

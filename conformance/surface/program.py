@@ -133,10 +133,12 @@ class Class:
     """
 
     __slots__ = (
+        "_is_enum",
         "_mro",
         "_names",
         "annotations",
         "attributes",
+        "factories",
         "fields",
         "is_live",
         "mask",
@@ -157,10 +159,12 @@ class Class:
         self.attributes: dict[str, Node] = {}
         self.methods: dict[str, Function] = {}
         self.fields: dict[str, Node] = {}
+        self.factories: dict[str, Node] = {}
         self.annotations: dict[str, tuple[Module, ast.expr]] = {}
         self.is_live = False
         self.mask = 0
         self._mro: tuple[Class, ...] | None = None
+        self._is_enum: bool | None = None
         self._names: tuple[str, ...] | None = None
 
     @property
@@ -192,9 +196,11 @@ class Class:
     @property
     def is_enum(self) -> bool:
         """Whether its members are enum members."""
-        return any(
-            base.split(".")[-1].endswith(("Enum", "Flag")) for base in self.external_bases
-        ) or any("EnumMeta" in ast.unparse(k.value) for k in self.node.keywords)
+        if self._is_enum is None:
+            self._is_enum = any(
+                base.split(".")[-1].endswith(("Enum", "Flag")) for base in self.external_bases
+            )
+        return self._is_enum
 
     @property
     def is_dataclass(self) -> bool:

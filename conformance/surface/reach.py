@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from conformance.surface import contexts
@@ -69,9 +70,15 @@ class _Level:
 class Reach:
     """What one runner generation reaches, with the best proof there is."""
 
-    def __init__(self, generation: str, entries: list[Function], bodies: list[Function]) -> None:
+    def __init__(
+        self,
+        generation: str,
+        entries: list[Function],
+        bodies: list[Function],
+        owners: Iterable[Class],
+    ) -> None:
         self.generation = generation
-        self._own: set[Class] = {c for e in entries if e.cls is not None for c in e.cls.mro}
+        self._own: set[Class] = {base for owner in owners for base in owner.mro}
         self._levels = [
             self._level(entries, bodies, GENERATION[generation] & worlds, proven)
             for worlds, proven in _LEVELS
@@ -152,7 +159,7 @@ class Reach:
                 queue.append(function)
 
         for entry in entries:
-            arrive(entry, levels(entry.mask, False) & (contexts.of_entry(entry.name) * _ONES))
+            arrive(entry, levels(entry.mask, False) & (contexts.of_entry(entry) * _ONES))
         for body in bodies:
             arrive(body, levels(body.mask, False) & (contexts.BIT["import"] * _ONES))
         stream = contexts.BIT["stream"] * _ONES

@@ -9,7 +9,7 @@ from typing import Literal
 
 from conformance.surface import contexts, torch_api
 from conformance.surface.model import Call, Kind, Row
-from conformance.surface.program import Function
+from conformance.surface.program import Class, Function
 from conformance.surface.reach import Chain, Reach
 from conformance.surface.solver import Guard, Occurrence, Solver, Value
 from conformance.surface.upstream import Upstream
@@ -19,6 +19,14 @@ _PREDICATES = ("is_", "has_", "support", "use_", "uses_", "can_")
 _LONGEST = 120
 _MOST_KERNELS = 6
 """A launch of more kernels than this is a helper that launches what it is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Where a generation's walk starts: classes that drive it, and their methods."""
+
+    owners: list[Class]
+    entries: list[Function]
 
 
 @dataclass(slots=True)
@@ -34,22 +42,20 @@ class _Site:
 
 
 def rows(
-    solver: Solver, entries: dict[str, list[Function]], upstream: Upstream
+    solver: Solver, starts: dict[str, Starts], upstream: Upstream
 ) -> Iterator[Row]:
     """All rows of a walk."""
-    return _Rows(entries, upstream).build(solver.functions)
+    return _Rows(starts, upstream).build(solver.functions)
 
 
 class _Rows:
-    def __init__(self, entries: dict[str, list[Function]], upstream: Upstream) -> None:
+    def __init__(self, starts: dict[str, Starts], upstream: Upstream) -> None:
         self.upstream = upstream
         self.reaches = {
-            generation: Reach(generation, found, _bodies(found))
-            for generation, found in entries.items()
+            generation: Reach(generation, start.entries, _bodies(start.owners), start.owners)
+            for generation, start in starts.items()
         }
-        self.owners = {
-            function.cls for found in entries.values() for function in found
-        }
+        self.owners = {owner for start in starts.values() for owner in start.owners}
         self._texts: dict[int, str] = {}
 
     def build(self, functions: list[Function]) -> Iterator[Row]:
@@ -115,7 +121,7 @@ class _Rows:
             if function.cls is None or "." not in function.qualname:
                 continue
             for owner in self.owners:
-                if owner is not None and function.cls in owner.mro:
+                if function.cls in owner.mro:
                     role = "worker" if owner.qualname == "Worker" else generation
                     if self.upstream.overrides(role, function.name):
                         return "overridden"
@@ -210,6 +216,11 @@ def _found(
                 yield value.name, kind, here & worlds, False
         return
     known = False
+    if occurrence.callee is not None:  # an alias that is called
+        for value, worlds in occurrence.callee.values.items():
+            if value.kind == "external" and torch_api.is_device(value.name) and here & worlds:
+                known = True
+                yield value.name, kind, here & worlds, False
     for value, worlds in values.items():
         attribute = _attribute(value, name)
         if attribute is None:
@@ -239,12 +250,12 @@ def _proof(site: _Site, generation: str) -> int:
     return bool(mask & SURELY) + bool(mask & ON_CPU)
 
 
-def _bodies(entries: list[Function]) -> list[Function]:
+def _bodies(owners: list[Class]) -> list[Function]:
     """The modules that are imported before any entry point can run."""
     bodies: dict[Function, None] = {}
-    for entry in entries:
-        program = entry.module.program
-        parts = entry.module.name.split(".")
+    for owner in owners:
+        program = owner.module.program
+        parts = owner.module.name.split(".")
         names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
         for name in (*names, "vllm.platforms.cpu", "vllm.platforms.cuda"):
             module = program.module(name)

@@ -63,6 +63,12 @@ class Node:
         self.attributes: dict[tuple[str, int], Node] | None = None
 
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of what is here, or only that it comes from outside."""
+        return all(value.name == torch_api.OUTSIDE for value in self.values)
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """Conditions in force at a place, the innermost first; ``mask`` is what all of them leave."""
@@ -79,9 +85,23 @@ FREE = Guard(None, None, True, EVERYWHERE)
 
 
 class Occurrence:
-    """An attribute read, or an argument, that may turn out to be a site."""
+    """An attribute read, a call or an argument that may turn out to be a site.
 
-    __slots__ = ("attribute", "base", "call", "end_line", "guard", "kind", "line", "owner")
+    ``base`` holds what the attribute is read from; ``callee`` what is called, which can be an
+    attribute of the device under another name.
+    """
+
+    __slots__ = (
+        "attribute",
+        "base",
+        "call",
+        "callee",
+        "end_line",
+        "guard",
+        "kind",
+        "line",
+        "owner",
+    )
 
     def __init__(
         self,
@@ -93,8 +113,10 @@ class Occurrence:
         guard: Guard,
         call: ast.Call | None,
         owner: str,
+        callee: Node | None = None,
     ) -> None:
         self.base = base
+        self.callee = callee
         self.attribute = attribute
         self.kind = kind
         self.line = line
@@ -201,7 +223,7 @@ class Solver:
         self.functions: list[Function] = []
         self.annotated: dict[Node, tuple[Module, ast.expr, Function]] = {}
         self.container_reads: list[CallUse] = []
-        self.container_writes: list[CallUse] = []
+        self.container_writes: list[tuple[CallUse, Callable[[Node, int], None]]] = []
         self.live: list[Class] = []
         self.heirs: dict[Class, list[Class]] = {}
         self.by_method: dict[str, list[Class]] = {}
@@ -456,6 +478,9 @@ class Solver:
 
     def construct(self, call: CallUse, cls: Class, mask: int, by_name: bool = False) -> None:
         """Calling a class: its instance, its constructor, its fields."""
+        if cls.is_enum:
+            self.members(cls, call.result, mask)
+            return
         self.make_live(cls, mask)
         instance = self.instance(cls)
         self.add(call.result, instance, mask)
@@ -470,6 +495,13 @@ class Solver:
                     self.edge(argument, self.field(cls, order[index]), mask)
             for name, argument in call.keywords.items():
                 self.edge(argument, self.field(cls, name), mask)
+        for base in cls.mro:
+            for name, factory in base.factories.items():
+                use = CallUse(
+                    self, call.function, factory, [], {}, [], self.field(cls, name),
+                    call.line, call.guard,
+                )
+                self.use(factory, lambda value, worlds, u=use: u(value, worlds & mask))
 
     def _into(
         self, call: CallUse, function: Function, instance: Value, mask: int, by_name: bool
@@ -620,11 +652,18 @@ class Solver:
         gives = torch_api.given(name)
         if gives is not None:
             self.add(call.result, self.instance_of(gives), mask)
+        elif name == torch_api.OUTSIDE:
+            self.add(call.result, self.external(name), mask)
+        elif name == "functools.wraps":  # gives a decorator that gives back what it takes
+            self.add(call.result, self.external("functools.wrapped"), mask)
+            return
         arguments = [n for n in (*call.positional, *call.keywords.values(), *call.stars) if n]
         if name == "builtins.type":
             for argument in arguments[:1]:
                 self.use(argument, _ClassOf(self, call.result, mask))
             return
+        if name in torch_api.SPECIAL_METHODS and arguments:
+            self.implicit(call, arguments[0], torch_api.SPECIAL_METHODS[name], mask)
         if name in torch_api.NEVER_CALLS_BACK:
             return
         if torch_api.calls_later(name):
@@ -641,6 +680,25 @@ class Solver:
                 self.edge(argument, call.result, mask)
             if not everything or name in ("builtins.map", "builtins.filter", "builtins.sorted"):
                 self.use(argument, _CalledBack(self, call, mask))
+
+    def implicit(self, call: CallUse, base: Node, method: str, mask: int) -> None:
+        """Call a special method of what a node holds, on behalf of a call."""
+        into = self.attribute(base, method, call.function, call.line, call.guard)
+        use = CallUse(
+            self, call.function, into, [], {}, [], call.result, call.line, call.guard,
+            implicit=True,
+        )
+        self.use(into, lambda value, worlds: use(value, worlds & mask))
+
+    def elements(self, base: Node, item: Node, mask: int) -> None:
+        """What is in a container flows to its item; containers are one with their elements."""
+        self.use(base, _Elements(self, item, mask))
+
+    def members(self, cls: Class, into: Node, mask: int) -> None:
+        """All members of an enum."""
+        for name in cls.attributes:
+            if name not in cls.methods and not name.startswith("_"):
+                self.add(into, self.member(cls, name), mask)
 
     def by_string(self, call: CallUse, text: str, into: Node, mask: int) -> None:
         """Put what a dotted name of the tree names into a node, and import its module."""
@@ -740,6 +798,20 @@ class _Binder:
             )
         else:
             solver.add(self.into, solver.bound(function, self.receiver), mask)
+
+
+class _Elements:
+    __slots__ = ("item", "mask", "solver")
+
+    def __init__(self, solver: Solver, item: Node, mask: int) -> None:
+        self.solver, self.item, self.mask = solver, item, mask
+
+    def __call__(self, value: Value, mask: int) -> None:
+        mask &= self.mask
+        if value.kind == "class" and value.cls is not None and value.cls.is_enum:
+            self.solver.members(value.cls, self.item, mask)
+        elif mask:
+            self.solver.add(self.item, value, mask)
 
 
 class _Method:

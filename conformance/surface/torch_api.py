@@ -165,6 +165,14 @@ _CALLS_LATER = re.compile(
     r"|builtins\.(property|staticmethod|classmethod|super)$"
 )
 
+SPECIAL_METHODS = {
+    "builtins.bool": "__bool__",
+    "builtins.iter": "__iter__",
+    "builtins.len": "__len__",
+    "builtins.next": "__next__",
+}
+"""Functions that call a method of what they are given."""
+
 _OF_CONTAINERS = frozenset(
     name for kind in (list, dict, set) for name in dir(kind) if not name.startswith("__")
 ) | {"appendleft", "popleft", "get_nowait", "put", "put_nowait"}
@@ -256,7 +264,10 @@ def followed(dotted: str) -> str:
 
 
 def is_device(dotted: str) -> bool:
-    """Whether a dotted name is part of the surface."""
+    """Whether a dotted name is part of the surface; containers are one with their elements."""
+    owner, _, name = dotted.rpartition(".")
+    if owner in CLASSES and name in _OF_CONTAINERS:
+        return False
     return dotted.startswith(("torch.cuda.", "torch.accelerator.")) or dotted.startswith(
         ("torch.Event", "torch.Stream")
     )
@@ -286,8 +297,8 @@ def calls_later(dotted: str) -> bool:
 
 
 def is_member(owner: str, name: str) -> bool:
-    """Whether a name can be a member of an object; containers are one with their elements."""
-    return is_device(f"{owner}.{name}") and name not in _OF_CONTAINERS and name[:2] != "__"
+    """Whether a name can be a member of an object."""
+    return is_device(f"{owner}.{name}") and name[:2] != "__"
 
 
 def canonical(dotted: str) -> str:

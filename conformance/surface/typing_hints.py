@@ -31,13 +31,14 @@ class Hints:
         changed = False
         solver = self._solver
         for node, (module, annotation, function) in solver.annotated.items():
-            if (node.values and node not in self._seeded) or not (node.uses or node.edges):
+            is_free = node in self._seeded or node.is_unknown
+            if not is_free or not (node.uses or node.edges):
                 continue
             mask = EVERYWHERE if function.is_module else function.mask
             changed |= self._seed(node, module, annotation, mask)
         for cls in list(solver.live):
             for name, node in list(cls.fields.items()):
-                if node.values and node not in self._seeded:
+                if node not in self._seeded and not node.is_unknown:
                     continue
                 found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
                 if found is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeGuard
 
 from conformance.surface import torch_api
 from conformance.surface.folding import Folder, Place
@@ -294,7 +295,11 @@ class _Visit:
         self._annotation(annotation, guard, evaluated)
         if self.class_body is not None and isinstance(target, ast.Name):
             self.class_body.annotations.setdefault(target.id, (self.module, annotation))
-        source = self.expression(statement.value, guard) if statement.value is not None else None
+        value = statement.value
+        if self.class_body is not None and isinstance(target, ast.Name) and _is_field(value):
+            self._field(self.class_body, target.id, value, guard)
+            return
+        source = self.expression(value, guard) if value is not None else None
         if isinstance(target, ast.Name) and self.class_body is None:
             node = self._name(target.id, store=True)
             self.solver.annotated.setdefault(node, (self.module, annotation, self.function))
@@ -303,6 +308,13 @@ class _Visit:
                 self.cls.annotations.setdefault(target.attr, (self.module, annotation))
         if statement.value is not None or self.class_body is None:
             self.store(target, source, guard)
+
+    def _field(self, cls: Class, name: str, call: ast.Call, guard: Guard) -> None:
+        """A dataclass field's description; its factory runs when an instance is made."""
+        for keyword in call.keywords:
+            value = self.expression(keyword.value, guard)
+            if keyword.arg == "default_factory" and value is not None:
+                cls.factories[name] = value
 
     def store(self, target: ast.expr, source: Node | None, guard: Guard) -> None:
         """Assign what a node holds."""
@@ -319,9 +331,9 @@ class _Visit:
                         self.solver.use(base, _Store(self.solver, name, source, guard.mask))
             case ast.Subscript(value=value, slice=index):
                 self.expression(index, guard)
-                base = self.expression(value, guard)
-                if base is not None and source is not None:
-                    self.solver.edge(source, base, guard.mask)
+                self.expression(value, guard)
+                if source is not None:
+                    self._into(value, guard)(source, guard.mask)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 for element in elements:
                     self.store(element, source, guard)
@@ -329,6 +341,43 @@ class _Visit:
                 self.store(value, source, guard)
             case _:
                 pass
+
+    def _into(self, container: ast.expr, guard: Guard) -> Callable[[Node, int], None]:
+        """Puts a node's values into what an expression names, a container say."""
+        solver = self.solver
+        match container:
+            case ast.Attribute(value=value, attr=name):
+                base = self._quietly(value, guard)
+                if base is not None:
+                    return lambda source, mask: solver.use(
+                        base, _Store(solver, name, source, mask)
+                    )
+            case ast.Subscript(value=value):
+                return self._into(value, guard)
+            case ast.Name(id=name):
+                node = self._name(name)
+                if name in self.function.stored or self.function.is_module:
+                    return lambda source, mask: solver.edge(source, node, mask)
+                outer = self._outer_node(name)
+                return lambda source, mask: solver.edge(source, outer, mask)
+            case _:
+                pass
+        return lambda source, mask: None
+
+    def _outer_node(self, name: str) -> Node:
+        outer = self.function.parent
+        while outer is not None:
+            if name in outer.stored:
+                return outer.names[name]
+            outer = outer.parent
+        return self.solver.global_node(self.module, name)
+
+    def _quietly(self, node: ast.expr, guard: Guard) -> Node | None:
+        """The node of an expression that was walked before, without noting its sites again."""
+        before = len(self.function.occurrences)
+        found = self.expression(node, guard)
+        del self.function.occurrences[before:]
+        return found
 
     def _name(self, name: str, store: bool = False) -> Node:
         if self.class_body is not None:
@@ -592,7 +641,7 @@ class _Visit:
                 if base is None:
                     return None
                 item = self._implicit(base, "__getitem__", node, guard)
-                self.solver.edge(base, item, guard.mask)
+                self.solver.elements(base, item, guard.mask)
                 return item
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self._comprehension(node, guard)
@@ -672,7 +721,7 @@ class _Visit:
 
     def _iterated(self, source: Node, expression: ast.expr, guard: Guard) -> Node:
         item = self._implicit(source, "__iter__", expression, guard)
-        self.solver.edge(source, item, guard.mask)
+        self.solver.elements(source, item, guard.mask)
         return item
 
     def _implicit(self, base: Node, method: str, node: ast.expr, guard: Guard) -> Node:
@@ -702,8 +751,8 @@ class _Visit:
             attribute = func.attr
             base = self.expression(func.value, guard)
             if base is not None:
-                self._occurrence(base, func, "call", guard, node)
                 callee = self._attribute(base, attribute, func, guard)
+                self._occurrence(base, func, "call", guard, node, callee)
             else:
                 self._unknown_base(func, guard, node)
                 callee = None
@@ -742,8 +791,8 @@ class _Visit:
         self._call_use(use)
         if attribute in torch_api.CONTAINER_READS and base is not None:
             self.solver.container_reads.append(use)
-        if attribute in torch_api.CONTAINER_WRITES and base is not None:
-            self.solver.container_writes.append(use)
+        if attribute in torch_api.CONTAINER_WRITES and isinstance(func, ast.Attribute):
+            self.solver.container_writes.append((use, self._into(func.value, guard)))
         if isinstance(func, ast.Name) and func.id in ("resolve_obj_by_qualname", "resolve_obj"):
             for argument in (*positional, *keywords.values()):
                 if argument is not None:
@@ -804,15 +853,24 @@ class _Visit:
     # --- occurrences -------------------------------------------------------------------------
 
     def _occurrence(
-        self, base: Node, node: ast.Attribute, kind: str, guard: Guard, call: ast.Call | None
+        self,
+        base: Node,
+        node: ast.Attribute,
+        kind: str,
+        guard: Guard,
+        call: ast.Call | None,
+        callee: Node | None = None,
     ) -> None:
-        if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+        own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        if own and kind != "call":
             return
         # An attribute stands where its name does, at the end of the expression.
         last = node.end_lineno or node.lineno
         first = min(last, getattr(node.value, "end_lineno", None) or node.lineno)
         self.function.occurrences.append(
-            Occurrence(base, node.attr, kind, last, max(last, first), guard, call, _last_name(node))
+            Occurrence(
+                base, node.attr, kind, last, max(last, first), guard, call, _last_name(node), callee
+            )
         )
 
     def _unknown_base(self, node: ast.Attribute, guard: Guard, call: ast.Call | None) -> None:
@@ -938,6 +996,10 @@ def _place(function: Function) -> Place:
             functions.append(inner.node)
         inner = inner.parent
     return Place(function.module, function.cls, tuple(functions))
+
+
+def _is_field(node: ast.expr | None) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and _last_of(node.func) in ("field", "Field")
 
 
 def _is_cuda(node: ast.expr) -> bool:

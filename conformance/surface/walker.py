@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conformance.surface import torch_api
-from conformance.surface.contexts import entry_methods
+from conformance.surface.contexts import entry_names, is_async_output
 from conformance.surface.folding import Folder
 from conformance.surface.model import Inventory
 from conformance.surface.program import Class, Function, Module, Program
 from conformance.surface.registry import read_tables
-from conformance.surface.rows import rows
+from conformance.surface.rows import Starts, rows
 from conformance.surface.solver import FREE, CallUse, Node, Solver, Value
 from conformance.surface.sources import SourceTree
 from conformance.surface.typing_hints import Hints
@@ -53,7 +53,7 @@ def walk(tree: SourceTree) -> Inventory:
     with _unhindered():
         walk = _Walk(tree)
         walk.run()
-        return Inventory.of(tree.version or "unknown", rows(walk.solver, walk.entries, walk.upstream))
+        return Inventory.of(tree.version or "unknown", rows(walk.solver, walk.starts, walk.upstream))
 
 
 class _Walk:
@@ -62,11 +62,13 @@ class _Walk:
         folder = Folder(self.program)
         self.solver = Solver(self.program, Visitor(folder))
         self.hints = Hints(self.solver)
-        self.entries: dict[str, list[Function]] = {"v1": [], "v2": []}
+        self.starts = {"v1": Starts([], []), "v2": Starts([], [])}
         self.upstream = Upstream(self.program)
         self._hubs: dict[str, Function] = {}
         self._linked: dict[tuple[Function, Class], int] = {}
         self._read: set[str] = set()
+        self._handed: dict[tuple[Function, Function, int], int] = {}
+        self._driven: dict[tuple[Class, str], int] = {}
         self._whole: set[str] = set()
         self._platforms()
 
@@ -124,21 +126,46 @@ class _Walk:
                 solver.reach(value.cls.module.body, worlds & mask)
         solver.run()  # class bodies, so that the methods are there
         solver.make_live(cls, mask)
+        self.starts[generation].owners.append(cls)
+        self._drive(cls, generation, mask)
+
+    def _drive(self, cls: Class, generation: str, mask: int) -> None:
+        """Reach the methods that are called from outside, and what decorators made of them."""
+        solver = self.solver
         instance = solver.instance(cls)
-        for method in entry_methods(cls):
-            solver.reach(method, mask)
-            if method.arguments is not None and method.kind != "static":
-                first = [*method.arguments.posonlyargs, *method.arguments.args][:1]
-                for parameter in first:
-                    solver.add(solver.parameter(method, parameter.arg), instance, mask)
-            self.entries[generation].append(method)
+        for name in entry_names(cls):
+            found = Node()
+            solver.read(instance, mask, name, found)
+            solver.run()
+            for value in found.values:
+                method = value.function
+                if method is None:
+                    continue
+                solver.reach(method, mask)
+                first = _first_parameter(method)
+                if first is not None and value.receiver is not None:
+                    solver.add(solver.parameter(method, first), value.receiver, mask)
+                self.starts[generation].entries.append(method)
+
+    def _async_outputs(self) -> bool:
+        """Outputs that the runner makes and others wait for: their methods are entry points."""
+        changed = False
+        for cls in list(self.solver.live):
+            if is_async_output(cls):
+                for generation, worlds in GENERATION.items():
+                    mask = cls.mask & worlds
+                    if mask & ~self._driven.get((cls, generation), 0):
+                        self._driven[cls, generation] = mask
+                        self._drive(cls, generation, mask)
+                        changed = True
+        return changed
 
     def _settle(self) -> None:
         """Run to the end, with what annotations, containers and names add in rounds."""
         solver = self.solver
         for _ in range(_ROUNDS):
             solver.run()
-            if self._containers() | self.hints.apply():
+            if self._containers() | self.hints.apply() | self._async_outputs():
                 continue
             if not self._by_name():
                 break
@@ -153,11 +180,11 @@ class _Walk:
                 solver.edge(call.base, call.result, call.guard.mask)
                 changed = True
         writes, solver.container_writes = solver.container_writes, []
-        for call in writes:
-            if call.base is not None and not _has_tree_method(call):
+        for call, into in writes:
+            if call.base is None or not _has_tree_method(call):
                 for argument in (*call.positional, *call.keywords.values()):
                     if argument is not None:
-                        solver.edge(argument, call.base, call.guard.mask)
+                        into(argument, call.guard.mask)
                         changed = True
         return changed
 
@@ -174,9 +201,11 @@ class _Walk:
             for call in function.calls:
                 if not isinstance(call, CallUse) or not call.attribute:
                     continue
-                if call.callee.values and not (call.base is not None and call.base.full):
+                is_full = call.base is not None and call.base.full
+                if not call.callee.is_unknown and not is_full:
                     continue
                 name = call.attribute
+                changed |= self._called_back(call)
                 if name in _TOO_COMMON or name not in solver.by_method:
                     continue
                 mask = function.mask & call.guard.mask & WITHOUT_PROOF
@@ -190,6 +219,31 @@ class _Walk:
         for name, hub in self._hubs.items():
             for cls in solver.by_method[name]:
                 changed |= self._from_hub(name, hub, cls)
+        return changed
+
+    def _called_back(self, call: CallUse) -> bool:
+        """Functions handed to a method that nothing is known of: it may call them."""
+        changed = False
+        common = call.attribute in _TOO_COMMON  # of a container: ``items.sort(key=...)``
+        for argument in (*call.positional, *call.keywords.values()):
+            if argument is None:
+                continue
+            for value, worlds in list(argument.values.items()):
+                if value.kind not in ("function", "bound") or value.function is None:
+                    continue
+                mask = worlds & call.function.mask & call.guard.mask
+                mask &= EVERYWHERE if common else WITHOUT_PROOF
+                key = (call.function, value.function, call.line)
+                if mask & ~self._handed.get(key, 0):
+                    self._handed[key] = self._handed.get(key, 0) | mask
+                    self.solver.call(
+                        call.function, value.function, call.line, call.guard, mask, not common
+                    )
+                    first = _first_parameter(value.function)
+                    if value.receiver is not None and first is not None:
+                        node = self.solver.parameter(value.function, first)
+                        self.solver.add(node, value.receiver, mask)
+                    changed = True
         return changed
 
     def _hub(self, name: str) -> Function:
@@ -211,10 +265,9 @@ class _Walk:
         method = solver.method(cls, name)
         assert method is not None and hub.result is not None
         solver.call(hub, method, 0, FREE, mask, by_name=True)
-        if method.arguments is not None and method.kind != "static":
-            for parameter in [*method.arguments.posonlyargs, *method.arguments.args][:1]:
-                node = solver.parameter(method, parameter.arg)
-                solver.add(node, solver.instance(cls), mask)
+        first = _first_parameter(method)
+        if first is not None and method.kind != "static":
+            solver.add(solver.parameter(method, first), solver.instance(cls), mask)
         if method.result is None:
             method.result = Node()
         solver.edge(method.result, hub.result, mask)
@@ -233,12 +286,9 @@ class _Walk:
             solver.make_live(cls, table_mask)
             for method in cls.methods.values():
                 solver.reach(method, table_mask)
-                if method.arguments is not None and method.kind != "static":
-                    for parameter in [*method.arguments.posonlyargs, *method.arguments.args][:1]:
-                        solver.add(
-                            solver.parameter(method, parameter.arg),
-                            solver.instance(cls), table_mask,
-                        )
+                first = _first_parameter(method)
+                if first is not None and method.kind != "static":
+                    solver.add(solver.parameter(method, first), solver.instance(cls), table_mask)
         return True
 
 
@@ -250,6 +300,13 @@ def _has_tree_method(call: CallUse) -> bool:
         and any(call.attribute in base.methods for base in value.cls.mro)
         for value in call.base.values
     )
+
+
+def _first_parameter(function: Function) -> str | None:
+    if function.arguments is None:
+        return None
+    parameters = [*function.arguments.posonlyargs, *function.arguments.args]
+    return parameters[0].arg if parameters else None
 
 
 def _with_parents(name: str) -> list[str]:

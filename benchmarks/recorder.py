@@ -25,7 +25,8 @@ from typing import Any
 
 import tpot
 
-from conformance.scenarios.host import CHILD_ENVIRONMENT, default_cache
+from conformance.cache import default_cache
+from conformance.scenarios.host import CHILD_ENVIRONMENT
 from conformance.scenarios.recipes import RECIPES, materialise
 from conformance.scenarios.smollm2 import PackageMissing
 from conformance.surface.recorder import Recorder

@@ -41,7 +41,8 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from conformance.scenarios.host import CHILD_ENVIRONMENT, default_cache  # noqa: E402
+from conformance.cache import default_cache  # noqa: E402
+from conformance.scenarios.host import CHILD_ENVIRONMENT  # noqa: E402
 from conformance.scenarios.observation import tail  # noqa: E402
 from conformance.scenarios.recipes import RECIPES, materialise  # noqa: E402
 from conformance.scenarios.smollm2 import PackageMissing  # noqa: E402

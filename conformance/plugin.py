@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from conformance.cache import FIXTURES
 from conformance.expectations import Expectation, load
 from conformance.report.model import Cell, Report, Row, State
 from conformance.report.terminal import render, verdict
@@ -29,12 +30,7 @@ from conformance.target import (
     require_vllm,
 )
 
-_HERE = Path(__file__).resolve().parent
-# In a checkout the fixtures lie beside the package, in a wheel inside of it.
-_FIXTURES = next(
-    (path for path in (_HERE.parent / "fixtures", _HERE / "fixtures") if path.is_dir()), _HERE
-)
-EXPECTATIONS = _FIXTURES / "expectations"
+EXPECTATIONS = FIXTURES / "expectations"
 _REPORT = pytest.StashKey[Report]()
 _BEGUN = pytest.StashKey[float]()
 _SUITE = Path(__file__).with_name("suite")

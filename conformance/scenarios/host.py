@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from conformance.cache import default_cache
 from conformance.scenarios.observation import ChildRun, Exit, Phase, Raised, tail
 
 CHILD_ENVIRONMENT = {
@@ -190,15 +191,6 @@ class Host:
             "NUMBA_CACHE_DIR": str(self.cache / "numba"),
             "HF_HOME": str(self.cache / "huggingface"),
         }
-
-
-def default_cache() -> Path:
-    """Return where models and compilers' caches go: ``VLLM_CONFORMANCE_CACHE``, or XDG's place."""
-    named = os.environ.get("VLLM_CONFORMANCE_CACHE")
-    if named:
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "vllm-conformance"
 
 
 def _read_run(label: str, directory: Path, answer: dict[str, Any]) -> ChildRun:

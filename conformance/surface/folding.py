@@ -78,7 +78,7 @@ class Folder:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._locals: dict[int, dict[str, ast.expr | None]] = {}
-        self._fields: dict[int, dict[str, list[tuple[ast.expr, FunctionNode | None]]]] = {}
+        self._fields: dict[tuple[Class, str], list[tuple[ast.expr, FunctionNode | None]]] = {}
         self._imports: dict[int, dict[str, tuple[str | None, int, str]]] = {}
         self._masks: dict[int, tuple[int, int]] = {}
         self._keep: list[object] = []
@@ -227,6 +227,7 @@ class Folder:
         if found is None or node.args or node.keywords:
             return UNKNOWN
         function, inside = found
+        inside.module.restore(function)
         expression = _only_return(function)
         if expression is None:
             return UNKNOWN
@@ -250,6 +251,7 @@ class Folder:
             case ast.Call(func=func, args=[], keywords=[]):
                 callee = self._callee(func, place)
                 if callee is not None:
+                    callee[1].module.restore(callee[0])
                     expression, inside = _only_return(callee[0]), callee[1]
                 key = f"?{ast.unparse(func)}()"
             case _:
@@ -319,6 +321,7 @@ class Folder:
             for statement in cls.node.body:
                 match statement:
                     case ast.FunctionDef(name=found) if found == name:
+                        cls.module.restore(statement)
                         expression = _only_return(statement)
                         if expression is None:
                             return UNKNOWN
@@ -351,42 +354,12 @@ class Folder:
         """All that is assigned to a field in the class and its bases; properties too."""
         found: list[tuple[ast.expr, Place]] = []
         for base in cls.mro:
-            for expression, function in self._class_fields(base).get(name, ()):
+            key = (base, name)
+            if key not in self._fields:
+                self._fields[key] = list(_field_values(base, name))
+            for expression, function in self._fields[key]:
                 inside = Place(base.module, base, (function,) if function else ())
                 found.append((expression, inside))
-        return found
-
-    def _class_fields(self, cls: Class) -> dict[str, list[tuple[ast.expr, FunctionNode | None]]]:
-        if id(cls) in self._fields:
-            return self._fields[id(cls)]
-        self._keep.append(cls)
-        found: dict[str, list[tuple[ast.expr, FunctionNode | None]]] = {}
-        for statement in cls.node.body:
-            match statement:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    if any(
-                        _dotted(d) in ("property", "cached_property", "functools.cached_property")
-                        for d in statement.decorator_list
-                    ):
-                        expression = _only_return(statement)
-                        if expression is not None:
-                            found.setdefault(statement.name, []).append((expression, statement))
-                    for target, value in _assignments(statement):
-                        if (
-                            isinstance(target, ast.Attribute)
-                            and isinstance(target.value, ast.Name)
-                            and target.value.id in ("self", "cls")
-                        ):
-                            found.setdefault(target.attr, []).append((value, statement))
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        if isinstance(target, ast.Name):
-                            found.setdefault(target.id, []).append((value, None))
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    found.setdefault(name, []).append((value, None))
-                case _:
-                    pass
-        self._fields[id(cls)] = found
         return found
 
     def _definition_value(self, name: str, place: Place) -> object:
@@ -475,6 +448,7 @@ class Folder:
                 isinstance(statement, ast.FunctionDef)
                 and statement.name == "check_and_update_config"
             ):
+                self.platform.module.restore(statement)
                 for inner in statement.body:
                     yield from _forced_by(inner)
 
@@ -575,9 +549,45 @@ def _local_names(function: FunctionNode) -> tuple[dict[str, ast.expr | None], _L
     return found, imports
 
 
-def _assignments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[
-    tuple[ast.expr, ast.expr]
-]:
+def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNode | None]]:
+    """What a class itself assigns to a field, and in which method."""
+    stored = re.compile(rf"\b(?:self|cls)\.{re.escape(name)}\b\s*[=:,)]")
+    for statement in cls.node.body:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                is_property = statement.name == name and any(
+                    (_dotted(d) or "").rpartition(".")[2] in ("property", "cached_property")
+                    for d in statement.decorator_list
+                )
+                if not is_property and not stored.search(cls.module.segment(statement)):
+                    continue
+                cls.module.restore(statement)
+                if is_property:
+                    expression = _only_return(statement)
+                    # One that computes its value says nothing here, and is no single value.
+                    yield (expression or ast.Name("?", ast.Load())), statement
+                for target, value in _assignments(statement):
+                    if (
+                        isinstance(target, ast.Attribute)
+                        and target.attr == name
+                        and isinstance(target.value, ast.Name)
+                        and target.value.id in ("self", "cls")
+                    ):
+                        yield value, statement
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    if isinstance(target, ast.Name) and target.id == name:
+                        yield value, None
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
+                if found == name:
+                    yield value, None
+            case _:
+                pass
+
+
+def _assignments(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> Iterator[tuple[ast.expr, ast.expr]]:
     for node in _statements(function.body):
         match node:
             case ast.Assign(targets=targets, value=value):

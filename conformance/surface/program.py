@@ -7,12 +7,12 @@ module) where the order of classes depends on it; what flows where is the solver
 from __future__ import annotations
 
 import ast
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conformance.surface import outline
 from conformance.surface.sources import SourceTree, decode
 from conformance.target import WrongUse
 
@@ -49,14 +49,25 @@ class Module:
         "program",
         "stars",
         "text",
+        "_lines",
+        "_spans",
     )
 
-    def __init__(self, program: Program, name: str, tree: ast.Module, text: str) -> None:
+    def __init__(
+        self,
+        program: Program,
+        name: str,
+        tree: ast.Module,
+        text: str,
+        spans: dict[int, outline.Span],
+    ) -> None:
         self.program = program
         self.name = name
         self.file = program.tree.files[name].path
         self.is_package = program.tree.files[name].is_package
         self.text = text
+        self._lines: list[str] | None = None
+        self._spans = spans
         self.bindings: dict[str, list[tuple[str, ast.AST, str]]] = {}
         self.classes: dict[str, Class] = {}
         self.globals: dict[str, Node] = {}
@@ -64,6 +75,30 @@ class Module:
         self.evaluates_annotations = True
         self.body = Function(self, "<module>", tree, None, None)
         self._bind(tree.body)
+
+    @property
+    def lines(self) -> list[str]:
+        """The source's lines."""
+        if self._lines is None:
+            self._lines = self.text.splitlines()
+        return self._lines
+
+    def restore(self, node: FunctionNode) -> None:
+        """Give a function of this module its body, if it was left out when the module was parsed.
+
+        Raises:
+            WrongUse: the body cannot be parsed.
+        """
+        span = self._spans.pop(node.lineno, None) if self._spans else None
+        if span is not None and not isinstance(node, ast.Lambda):
+            with parsing(self.file):
+                node.body = outline.parse_body(self.lines, span, self.file)
+            node.end_lineno = span[1]
+
+    def segment(self, node: ast.stmt) -> str:
+        """The source of a statement; of a function, with its body even where that was left out."""
+        _, last = self._spans.get(node.lineno, (0, node.end_lineno or node.lineno))
+        return "\n".join(self.lines[node.lineno - 1 : last])
 
     def absolute(self, module: str | None, level: int) -> str:
         """The absolute name of ``from <level dots><module> import``."""
@@ -346,17 +381,9 @@ class Program:
     def _parse(self, name: str) -> Module:
         path = self.tree.files[name].path
         text = decode(self.tree.read(name), path)
-        try:
-            with _no_collection():
-                tree = ast.parse(text, path)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line = getattr(error, "lineno", None) or "?"
-            what = getattr(error, "msg", None) or type(error).__name__
-            raise WrongUse(
-                f"{path}, line {line}, is not Python that this interpreter can parse ({what}): "
-                "mend the source, or use a newer Python."
-            ) from error
-        return Module(self, name, tree, text)
+        with parsing(path):
+            tree, spans = outline.parse(text, path)
+        return Module(self, name, tree, text, spans)
 
     def resolve(self, module: Module, expression: ast.expr) -> Symbol | None:
         """What an expression of names and attributes at a module's top level stands for."""
@@ -470,12 +497,14 @@ def _kind(decorators: list[ast.expr]) -> str:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Parsing makes millions of objects and no cycles; the collector would walk them in vain."""
-    was_enabled = gc.isenabled()
-    gc.disable()
+def parsing(path: str) -> Iterator[None]:
+    """Turn what ast.parse raises into a sentence."""
     try:
         yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = getattr(error, "lineno", None) or "?"
+        what = getattr(error, "msg", None) or type(error).__name__
+        raise WrongUse(
+            f"{path}, line {line}, is not Python that this interpreter can parse ({what}): "
+            "mend the source, or use a newer Python."
+        ) from error

@@ -43,7 +43,7 @@ class Value:
         return f"<{self.kind} {what}>"
 
 
-MOST = 40
+MOST = 24
 
 
 class Node:
@@ -66,7 +66,10 @@ class Node:
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of what is here, or only that it comes from outside."""
-        return all(value.name == torch_api.OUTSIDE for value in self.values)
+        values = self.values
+        return not values or (
+            len(values) == 1 and next(iter(values)).name == torch_api.OUTSIDE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,7 +578,10 @@ class Solver:
                 elif not torch_api.is_constant(value.name, name):
                     self.add(into, self.external(f"{value.name}.{name}"), mask)
             case "external instance":
-                self.add(into, self.external(f"{value.name}.{name}"), mask)
+                if torch_api.is_leaf(value.name):
+                    self.add(into, self.external(torch_api.OUTSIDE), mask)
+                else:
+                    self.add(into, self.external(f"{value.name}.{name}"), mask)
             case "module":
                 module = self.program.module(value.name)
                 if module is None:
@@ -855,7 +861,7 @@ class _Imported:
 
 
 class _CalledBack:
-    """A function handed to code outside the tree: it may be called, and may be given back."""
+    """A function handed to code outside the tree: it may be called."""
 
     __slots__ = ("call", "mask", "solver")
 
@@ -865,11 +871,8 @@ class _CalledBack:
     def __call__(self, value: Value, mask: int) -> None:
         mask &= self.mask
         if not mask or value.kind not in ("function", "bound"):
-            if mask and value.kind == "class":
-                self.solver.add(self.call.result, value, mask)
             return
         assert value.function is not None
-        self.solver.add(self.call.result, value, mask)
         self.solver.call(self.call.function, value.function, self.call.line, self.call.guard, mask)
         arguments = value.function.arguments
         if value.receiver is not None and arguments is not None:

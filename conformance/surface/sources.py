@@ -25,6 +25,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from conformance.cache import default_cache
 from conformance.surface import archives, gittree, releases
 from conformance.surface.archives import MAX_FILE, MAX_MEMBERS, Listing, refuse, shown
 from conformance.target import WrongUse
@@ -98,9 +99,9 @@ def open_source(spec: str, *, package: str = "vllm", cache: Path | None = None) 
         return _open_installed(package)
     wanted = releases.parse_release(spec, package)
     if wanted is not None:
-        return _open_release(wanted, package, cache or _default_cache())
+        return _open_release(wanted, package, cache or default_cache())
     try:
-        return _open_path(spec, package, cache or _default_cache())
+        return _open_path(spec, package, cache or default_cache())
     except OSError as error:
         raise WrongUse(f"{shown(spec)} cannot be read ({error.strerror or error}).") from error
 
@@ -141,13 +142,6 @@ def decode(data: bytes, path: str) -> str:
         ) from error
     except (LookupError, SyntaxError, UnicodeError) as error:
         raise WrongUse(f"{path} cannot be decoded ({error}); mend its coding line.") from error
-
-
-def _default_cache() -> Path:
-    # Imported here: nothing else of the surface needs what runs engines.
-    from conformance.scenarios.host import default_cache
-
-    return default_cache()
 
 
 def _tree(label: str, version: str | None, listing: Listing) -> SourceTree:

@@ -260,7 +260,9 @@ def followed(dotted: str) -> str:
         if calls_later(dotted):
             return "torch.library.<later>"
         return TENSOR_FUNCTION if given(dotted) == "torch.Tensor" else OUTSIDE
-    return dotted if root in _FOLLOWED and dotted.count(".") <= 2 else OUTSIDE
+    if root not in _FOLLOWED or dotted.count(".") > 1:
+        return OUTSIDE
+    return dotted
 
 
 def is_device(dotted: str) -> bool:
@@ -286,6 +288,8 @@ def is_constant(owner: str, name: str) -> bool:
 
 def is_leaf(dotted: str) -> bool:
     """Whether a name of the device is a function or a member: nothing is read from it."""
+    if dotted == "torch.cuda.DeviceProperties" or dotted.startswith("torch.cuda.DeviceProperties."):
+        return True
     if not is_device(dotted) or dotted in CLASSES or dotted in NAMESPACES:
         return False
     return not dotted.rpartition(".")[2][:1].isupper()

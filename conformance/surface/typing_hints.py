@@ -31,18 +31,17 @@ class Hints:
         changed = False
         solver = self._solver
         for node, (module, annotation, function) in solver.annotated.items():
-            is_free = node in self._seeded or node.is_unknown
-            if not is_free or not (node.uses or node.edges):
-                continue
-            mask = EVERYWHERE if function.is_module else function.mask
-            changed |= self._seed(node, module, annotation, mask)
+            if node in self._seeded or (node.is_unknown and (node.uses or node.edges)):
+                mask = EVERYWHERE if function.is_module else function.mask
+                changed |= self._seed(node, module, annotation, mask)
         for cls in list(solver.live):
             for name, node in list(cls.fields.items()):
-                if node not in self._seeded and not node.is_unknown:
-                    continue
-                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
-                if found is not None:
-                    changed |= self._seed(node, found[0], found[1], EVERYWHERE)
+                if node in self._seeded or node.is_unknown:
+                    found = next(
+                        (b.annotations[name] for b in cls.mro if name in b.annotations), None
+                    )
+                    if found is not None:
+                        changed |= self._seed(node, found[0], found[1], EVERYWHERE)
         return changed
 
     def _seed(self, node: Node, module: Module, annotation: ast.expr, mask: int) -> bool:
@@ -50,10 +49,12 @@ class Hints:
         if atoms is None:
             atoms = tuple(self._read(module, annotation))
             self._atoms[id(annotation)] = atoms
+        if not atoms or node.full:
+            return False
         changed = False
         for atom in atoms:
             for value in self._values(atom):
-                if mask & ~node.values.get(value, 0) and not node.full:
+                if mask & ~node.values.get(value, 0):
                     self._solver.add(node, value, mask)
                     changed = True
         if changed:

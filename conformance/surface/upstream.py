@@ -45,9 +45,7 @@ class Upstream:
 
     def _rebound(self) -> Iterator[str]:
         for module in self._modules():
-            node = module.body.node
-            assert isinstance(node, ast.Module)
-            for part in ast.walk(node):
+            for part in ast.walk(ast.parse(module.text)):
                 if isinstance(part, ast.Assign):
                     for target in part.targets:
                         if isinstance(target, ast.Attribute):
@@ -70,8 +68,10 @@ class Upstream:
         if cls is None:
             return
         for statement in cls.node.body:
-            if isinstance(statement, ast.FunctionDef) and not _calls_super(statement):
-                yield statement.name
+            if isinstance(statement, ast.FunctionDef):
+                module.restore(statement)
+                if not _calls_super(statement):
+                    yield statement.name
 
 
 def _calls_super(function: ast.FunctionDef) -> bool:

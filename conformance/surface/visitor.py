@@ -28,6 +28,8 @@ from conformance.surface.solver import (
 from conformance.surface.worlds import EVERYWHERE
 
 _BUILTINS = frozenset(dir(builtins))
+_PLAIN_TYPES = frozenset({"Generator", "Module", "Parameter", "Size", "Tensor", "device", "dtype"})
+"""Types of torch in most annotations, which are none of the device."""
 _PIN, _NON_BLOCKING, _DEVICE = "pin_memory", "non_blocking", "device"
 _DEVICE_CALLS = frozenset({"device", "to", "set_device", "set_device_index"})
 
@@ -58,6 +60,8 @@ class _Visit:
     def run(self) -> None:
         node = self.function.node
         function = self.function
+        if node is not None and not isinstance(node, ast.Module):
+            self.module.restore(node)
         match node:
             case ast.Module(body=body):
                 self.block(body, FREE)
@@ -423,7 +427,7 @@ class _Visit:
     def _decorate(
         self, decorator: ast.expr, value: Value, target: Node, guard: Guard
     ) -> None:
-        callee = self.expression(decorator, guard)
+        callee = self._decorator(decorator, guard)
         if callee is None:
             return
         decorated = Node()
@@ -435,6 +439,19 @@ class _Visit:
         )
         self._call_use(use)
         self.solver.use(result, _Decorated(self.solver, target, value))
+
+    def _decorator(self, decorator: ast.expr, guard: Guard) -> Node | None:
+        """The node of a decorator.
+
+        One that is made by a call can also be called without arguments, on what it decorates, and
+        then gives that back: as a decorator only functions and objects are meant.
+        """
+        found = self.expression(decorator, guard)
+        if found is None or not isinstance(decorator, ast.Call):
+            return found
+        made = Node()
+        self.solver.use(found, _NotClasses(self.solver, made))
+        return made
 
     def _define_class(self, node: ast.ClassDef, guard: Guard) -> None:
         for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
@@ -451,7 +468,7 @@ class _Visit:
         target = self._name(node.name, store=True)
         self._seed(target, self.solver.class_value(cls), guard)
         for decorator in node.decorator_list:
-            callee = self.expression(decorator, guard)
+            callee = self._decorator(decorator, guard)
             if callee is not None:
                 decorated = Node()
                 self._seed(decorated, self.solver.class_value(cls), guard)
@@ -497,8 +514,9 @@ class _Visit:
 
     def _annotated_with(self, node: ast.expr, guard: Guard, never: Guard) -> None:
         match node:
-            case ast.Attribute():
-                self.expression(node, guard)
+            case ast.Attribute(value=value, attr=name):
+                if name not in _PLAIN_TYPES or not isinstance(value, ast.Name):
+                    self.expression(node, guard)
             case ast.Name(id=name):
                 for kind, _, target in self.module.bindings.get(name, ()):
                     if kind == "from" and torch_api.is_device(target.replace(":", ".")):
@@ -974,6 +992,17 @@ class _Decorated:
         wraps = value.function is not None and value.function.parent is not None
         if value is not self.function and (wraps or value.kind == "instance"):
             self.solver.add(self.target, value, mask)
+
+
+class _NotClasses:
+    __slots__ = ("into", "solver")
+
+    def __init__(self, solver: Solver, into: Node) -> None:
+        self.solver, self.into = solver, into
+
+    def __call__(self, value: Value, mask: int) -> None:
+        if value.kind != "class":
+            self.solver.add(self.into, value, mask)
 
 
 class _ByString:

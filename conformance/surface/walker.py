@@ -18,7 +18,12 @@ from conformance.surface.contexts import entry_names, is_async_output
 from conformance.surface.folding import Folder
 from conformance.surface.model import Inventory
 from conformance.surface.program import Class, Function, Module, Program
-from conformance.surface.registry import read_tables
+from conformance.surface.registry import (
+    imported_names,
+    named_modules,
+    source,
+    speaks_of_device,
+)
 from conformance.surface.rows import Starts, rows
 from conformance.surface.solver import FREE, CallUse, Node, Solver, Value
 from conformance.surface.sources import SourceTree
@@ -69,7 +74,8 @@ class _Walk:
         self._read: set[str] = set()
         self._handed: dict[tuple[Function, Function, int], int] = {}
         self._driven: dict[tuple[Class, str], int] = {}
-        self._whole: set[str] = set()
+        self._named: set[str] = set()
+        self._supposed: set[Class] = set()
         self._platforms()
 
     def run(self) -> None:
@@ -181,7 +187,7 @@ class _Walk:
                 changed = True
         writes, solver.container_writes = solver.container_writes, []
         for call, into in writes:
-            if call.base is None or not _has_tree_method(call):
+            if call.base is None or not (_has_tree_method(call) or _is_no_container(call.base)):
                 for argument in (*call.positional, *call.keywords.values()):
                     if argument is not None:
                         into(argument, call.guard.mask)
@@ -195,8 +201,7 @@ class _Walk:
         """
         solver = self.solver
         changed = False
-        for module in read_tables(solver, self._read):
-            changed |= self._whole_module(module)
+        changed |= self._tables()
         for function in list(solver.functions):
             for call in function.calls:
                 if not isinstance(call, CallUse) or not call.attribute:
@@ -216,8 +221,8 @@ class _Walk:
                     assert hub.result is not None
                     solver.edge(hub.result, call.result, mask)
                     changed = True
-        for name, hub in self._hubs.items():
-            for cls in solver.by_method[name]:
+        for name, hub in list(self._hubs.items()):
+            for cls in list(solver.by_method.get(name, ())):
                 changed |= self._from_hub(name, hub, cls)
         return changed
 
@@ -273,23 +278,77 @@ class _Walk:
         solver.edge(method.result, hub.result, mask)
         return True
 
-    def _whole_module(self, module: Module) -> bool:
-        """Reach a module's classes, which a table names: no proof that one is ever used."""
+    def _tables(self) -> bool:
+        """What tables name by string can be loaded and run: no proof that it ever is."""
+        changed = False
+        for name in named_modules(self.program, self._read):
+            if name in self._named:
+                continue
+            self._named.add(name)
+            changed = True
+            text = source(self.program, name)
+            for module_name, imported in imported_names(self.program, name, text):
+                module = self.program.module(module_name)
+                symbol = self.program.lookup(module, imported) if module is not None else None
+                if symbol is not None and isinstance(symbol.definition, Class):
+                    self._perhaps(symbol.definition, everything=False)
+            if speaks_of_device(text):
+                module = self.program.module(name)
+                assert module is not None
+                for cls in module.classes.values():
+                    self._perhaps(cls, everything=True)
+        return changed
+
+    def _perhaps(self, cls: Class, *, everything: bool) -> None:
+        """A class that is perhaps made when a model is loaded, and run when one is executed."""
+        if cls in self._supposed and not everything:
+            return
+        self._supposed.add(cls)
         solver = self.solver
-        table_mask = WITHOUT_PROOF
-        if module.body.mask & table_mask == table_mask and module.name in self._whole:
-            return False
-        self._whole.add(module.name)
-        solver.reach(module.body, table_mask)
+        for name in _with_parents(cls.module.name):
+            module = self.program.module(name)
+            if module is not None:
+                solver.call(self._table("load"), module.body, 0, FREE, WITHOUT_PROOF, by_name=True)
         solver.run()
-        for cls in module.classes.values():
-            solver.make_live(cls, table_mask)
-            for method in cls.methods.values():
-                solver.reach(method, table_mask)
-                first = _first_parameter(method)
-                if first is not None and method.kind != "static":
-                    solver.add(solver.parameter(method, first), solver.instance(cls), table_mask)
-        return True
+        solver.make_live(cls, WITHOUT_PROOF)
+        for name in {name for base in cls.mro for name in base.methods}:
+            method = solver.method(cls, name)
+            assert method is not None
+            loads = name in ("__init__", "__new__", "__post_init__", "load_weights")
+            if not loads and name not in ("forward", "__call__"):
+                node = method.node
+                assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                if not everything or not speaks_of_device(method.module.segment(node)):
+                    continue
+            hub = self._table("load" if loads else "execute")
+            solver.call(hub, method, 0, FREE, WITHOUT_PROOF, by_name=True)
+            first = _first_parameter(method)
+            if first is not None and method.kind != "static":
+                receiver = solver.parameter(method, first)
+                solver.add(receiver, solver.instance(cls), WITHOUT_PROOF)
+
+    def _table(self, phase: str) -> Function:
+        """The hub from which what tables name is called, in one phase."""
+        hub = self._hubs.get(f"{phase}_model")
+        name = f"{phase}_model"
+        if hub is None:
+            hub = self._hub(name)
+            for start in self.starts.values():
+                for entry in start.entries:
+                    if entry.name == name:
+                        self.solver.call(
+                            entry, hub, entry.line, FREE, entry.mask & WITHOUT_PROOF, by_name=True
+                        )
+        return hub
+
+
+def _is_no_container(base: Node) -> bool:
+    """Whether a node holds a module, a class or a function: ``torch.add`` adds to no container."""
+    return any(
+        value.kind in ("module", "class", "function", "bound")
+        or (value.kind == "external" and value.name != torch_api.OUTSIDE)
+        for value in base.values
+    )
 
 
 def _has_tree_method(call: CallUse) -> bool:

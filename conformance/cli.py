@@ -5,14 +5,20 @@ Exit status 0: conforms; 1: findings; 2: wrong use, or an environment that canno
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 import click
 
 from conformance import __version__
+from conformance.cache import default_cache
+from conformance.surface.model import CONTEXTS, OnCpu, Tier
 from conformance.target import DEFAULT_SUBJECTS, WrongUse, parse_subject, require_vllm
 
 _SUITE = Path(__file__).with_name("suite")
@@ -86,6 +92,102 @@ def run(
     arguments += ["-k", expression] if expression else []
     arguments += ["-m", markers] if markers else []
     sys.exit(_pytest(arguments, report, quiet=format_ == "json"))
+
+
+@main.command()
+@click.option(
+    "--source",
+    "spec",
+    default="installed",
+    show_default=True,
+    metavar="SOURCE",
+    help="installed, a version (0.32.0, vllm==0.33.0), a directory, an archive, PATH@REVISION",
+)
+@click.option(
+    "--generation",
+    type=click.Choice(["v1", "v2", "all"]),
+    default="all",
+    show_default=True,
+    help="runner generation",
+)
+@click.option(
+    "--context",
+    "contexts",
+    multiple=True,
+    type=click.Choice(CONTEXTS),
+    help="only what is reached in this phase; repeatable",
+)
+@click.option("--attribute", metavar="GLOB", help="only these attributes, e.g. 'torch.cuda.*'")
+@click.option(
+    "--on-cpu",
+    multiple=True,
+    type=click.Choice(get_args(OnCpu)),
+    help="only what is so; repeatable",
+)
+@click.option(
+    "--tier",
+    "tiers",
+    multiple=True,
+    type=click.Choice(get_args(Tier)),
+    help="only what is known so well; repeatable",
+)
+@click.option(
+    "--explain",
+    metavar="ATTRIBUTE",
+    help="say where it is and how a runner gets there; its name, the end of it, or a glob",
+)
+@click.option(
+    "--write",
+    "directory",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="write the inventory among the known ones, or into DIR",
+)
+@click.option(
+    "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+def surface(
+    spec: str,
+    generation: str,
+    contexts: tuple[str, ...],
+    attribute: str | None,
+    on_cpu: tuple[str, ...],
+    tiers: tuple[str, ...],
+    explain: str | None,
+    directory: str | None,
+    format_: str,
+) -> None:
+    """List what the GPU runners of a vLLM reach of the device, and how; nothing is imported."""
+    from conformance.report import surface as report
+    from conformance.surface.inventory import INVENTORIES, inventory_of, write
+    from conformance.surface.sources import open_source
+
+    selection = report.Selection(generation, contexts, attribute, on_cpu, tiers)
+    try:
+        if directory is not None and (explain is not None or selection != report.Selection()):
+            raise WrongUse("--write writes the whole inventory: leave the options that select out.")
+        with _said_if_slow(f"reading {spec} ..."):
+            tree = open_source(spec)
+            inventory = inventory_of(tree, default_cache())
+        if directory is not None:
+            path = write(inventory, Path(directory) if directory else INVENTORIES)
+            click.echo(f"{len(inventory.rows):,} sites of vLLM {inventory.vllm}: {path}")
+            return
+        rows = selection.of(inventory.rows)
+        if explain is not None:
+            rows = report.named(rows, explain)
+    except WrongUse as error:
+        _refuse(str(error))
+    option = "" if spec == "installed" else shlex.quote(spec)
+    shown = report.Shown(inventory.vllm, tree.label, rows, option)
+    if format_ == "json":
+        text = report.to_json(shown)
+    elif explain is not None:
+        text = report.to_explanation(shown, lambda module: tree.files[module].path)
+    else:
+        text = report.to_table(shown)
+    click.echo(text, nl=False)
 
 
 @main.command()
@@ -183,6 +285,21 @@ def _require_environment() -> None:
                 f"This host has an accelerator ({row.found}), and CPU runners are tested without "
                 "one: hide it (CUDA_VISIBLE_DEVICES='')."
             )
+
+
+@contextmanager
+def _said_if_slow(message: str) -> Iterator[None]:
+    """Say what is going on if it takes longer than a second, and a person looks on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(1.0, click.echo, (message,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _refuse(message: str) -> NoReturn:

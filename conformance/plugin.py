@@ -31,6 +31,8 @@ from conformance.target import (
 )
 
 EXPECTATIONS = FIXTURES / "expectations"
+HARNESS = "harness"
+"""The column of checks that have no subject: what they look at is the harness's own."""
 _REPORT = pytest.StashKey[Report]()
 _BEGUN = pytest.StashKey[float]()
 _SUITE = Path(__file__).with_name("suite")
@@ -196,7 +198,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Send a check's cell along with its report, from whichever process ran it."""
     report: Any = yield
     subject = _subject(item)
-    if subject is None:
+    if not _is_check(item):
         return report
     if call.when == "call" or report.outcome != "passed":
         marker = item.get_closest_marker("held_against")
@@ -209,7 +211,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         cell = _cell(report)
         data = {
             "row": dataclasses.asdict(row),
-            "subject": subject.name,
+            "subject": subject.name if subject is not None else HARNESS,
             "cell": dataclasses.asdict(cell),
         }
         # As text: what runs tests in parallel carries only plain values from process to process.

@@ -57,7 +57,9 @@ class Report:
     seconds: float = 0.0
 
     def add(self, row: Row, subject: str, cell: Cell) -> None:
-        """Enter a cell; a row is known by its check."""
+        """Enter a cell; a row is known by its check, and a new subject gets the next column."""
+        if subject not in self.subjects:
+            self.subjects = (*self.subjects, subject)
         self.rows.setdefault(row.check, row).cells[subject] = cell
 
     def count(self, subject: str, state: State) -> int:

@@ -124,7 +124,7 @@ class Folder:
         masks = self._through(condition, place)
         if masks is not None:
             return masks
-        if _HARDWARE.search(ast.unparse(condition)):
+        if _HARDWARE.search(place.module.text_of(condition)):
             return WITHOUT_PROOF, WITHOUT_PROOF
         return EVERYWHERE, EVERYWHERE
 
@@ -551,7 +551,7 @@ def _local_names(function: FunctionNode) -> tuple[dict[str, ast.expr | None], _L
 
 def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNode | None]]:
     """What a class itself assigns to a field, and in which method."""
-    stored = re.compile(rf"\b(?:self|cls)\.{re.escape(name)}\b\s*[=:,)]")
+    stores = cls.module.field_stores.get(name, ())
     for statement in cls.node.body:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -559,8 +559,10 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
                     (_dotted(d) or "").rpartition(".")[2] in ("property", "cached_property")
                     for d in statement.decorator_list
                 )
-                if not is_property and not stored.search(cls.module.segment(statement)):
-                    continue
+                if not is_property:
+                    first, last = cls.module.extent(statement)
+                    if not any(first <= line <= last for line in stores):
+                        continue
                 cls.module.restore(statement)
                 if is_property:
                     expression = _only_return(statement)

@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -242,7 +243,7 @@ class _Function:
             for row, values, guards in zip(self.rows, every, above, strict=False)
         )
         start = _json(head)[:-1]
-        return f"{start}{', ' if head else ''}\"rows\": [\n{lines}\n]}}"
+        return f'{start}{", " if head else ""}"rows": [\n{lines}\n]}}'
 
 
 def _function(functions: dict[str, dict[str, _Function]], module: str, name: str) -> _Function:
@@ -310,7 +311,8 @@ def _written(
     if row.end_line != row.line:
         own["end"] = row.end_line
     if row.guards:
-        shared = len(os.path.commonprefix([row.guards, above]))
+        pairs = zip(row.guards, above, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         own["if"] = [*([shared] if shared else []), *row.guards[shared:]]
     usual = _usual_call(row.kind, row.attribute)
     if row.call is None:
@@ -463,11 +465,12 @@ def _unknown(keys: Iterable[str]) -> NoReturn:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _again(path: Path) -> str:
-    return f"write it anew with `vllm-conformance surface --source {path.stem} --write`."
+    where = "" if path.parent == INVENTORIES else f" {path.parent}"
+    return f"write it anew with `vllm-conformance surface --source {path.stem} --write{where}`."
 
 
 def _cache_key(tree: SourceTree) -> str:
@@ -487,5 +490,6 @@ def _write(path: Path, text: str) -> None:
         os.chmod(part, 0o644)  # mkstemp's is for the owner only
         os.replace(part, path)
     except BaseException:
-        os.unlink(part)
+        with suppress(OSError):
+            os.unlink(part)
         raise

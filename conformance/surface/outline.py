@@ -15,7 +15,6 @@ _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+\w+", re.MULTILINE)
 _HEADER = re.compile(
     r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 )
-_WORD = re.compile(r"\S")
 
 Span = tuple[int, int]
 """First and last line of a body, counted from 1."""
@@ -127,15 +126,20 @@ def _last_line(lines: list[str], first: int, indent: int) -> int:
     last = first - 1
     for number in range(first, len(lines)):
         line = lines[number]
-        found = _WORD.search(line)
-        if found is None:
+        text = line.lstrip()
+        if not text:
             continue
-        if len(line[: found.start()].expandtabs()) <= indent:
-            if line[found.start()] == "#":
+        if len(line) - len(text) <= indent and len(_expanded(line, text)) <= indent:
+            if text[0] == "#":
                 continue  # a comment can stand anywhere
             break
         last = number
     return last
+
+
+def _expanded(line: str, text: str) -> str:
+    """A line's indentation, tabs as spaces."""
+    return line[: len(line) - len(text)].expandtabs()
 
 
 def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

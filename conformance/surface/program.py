@@ -7,6 +7,7 @@ module) where the order of classes depends on it; what flows where is the solver
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from conformance.surface.solver import CallUse, Guard, Node, Occurrence
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+DEVICE_WORDS = re.compile(
+    r"\bcuda\b|torch\.accelerator|pin_memory|record_stream|non_blocking|torch\.Event|torch\.Stream"
+    r"|@triton\.jit|current_platform\.(is_|has_|support)"
+)
+"""What a source that holds a site holds too."""
+_FIELD_STORE = re.compile(r"\b(?:self|cls)\.(\w+)\s*[=:,)]")
 _CLASS_DECORATORS = {"dataclass", "dataclasses.dataclass", "config", "define"}
 
 
@@ -49,7 +56,9 @@ class Module:
         "program",
         "stars",
         "text",
+        "_field_stores",
         "_lines",
+        "_speaks",
         "_spans",
     )
 
@@ -68,6 +77,8 @@ class Module:
         self.text = text
         self._lines: list[str] | None = None
         self._spans = spans
+        self._speaks: bool | None = None
+        self._field_stores: dict[str, list[int]] | None = None
         self.bindings: dict[str, list[tuple[str, ast.AST, str]]] = {}
         self.classes: dict[str, Class] = {}
         self.globals: dict[str, Node] = {}
@@ -75,6 +86,13 @@ class Module:
         self.evaluates_annotations = True
         self.body = Function(self, "<module>", tree, None, None)
         self._bind(tree.body)
+
+    @property
+    def speaks_of_device(self) -> bool:
+        """Whether its text can hold a site."""
+        if self._speaks is None:
+            self._speaks = DEVICE_WORDS.search(self.text) is not None
+        return self._speaks
 
     @property
     def lines(self) -> list[str]:
@@ -95,10 +113,35 @@ class Module:
                 node.body = outline.parse_body(self.lines, span, self.file)
             node.end_lineno = span[1]
 
-    def segment(self, node: ast.stmt) -> str:
-        """The source of a statement; of a function, with its body even where that was left out."""
+    def extent(self, node: ast.stmt) -> tuple[int, int]:
+        """First and last line of a statement; of a function, with a body that was left out."""
         _, last = self._spans.get(node.lineno, (0, node.end_lineno or node.lineno))
+        return node.lineno, last
+
+    def segment(self, node: ast.stmt) -> str:
+        """The lines of a statement."""
+        first, last = self.extent(node)
+        return "\n".join(self.lines[first - 1 : last])
+
+    def text_of(self, node: ast.expr) -> str:
+        """The source of an expression, roughly: enough to look for words in it."""
+        last = getattr(node, "end_lineno", None) or 0
+        if not 0 < last <= len(self.lines):
+            return ast.unparse(node)  # not from this source
+        if last == node.lineno:
+            return self.lines[last - 1][node.col_offset : node.end_col_offset]
         return "\n".join(self.lines[node.lineno - 1 : last])
+
+    @property
+    def field_stores(self) -> dict[str, list[int]]:
+        """Lines where ``self.<name>`` may be assigned, by name."""
+        if self._field_stores is None:
+            self._field_stores = {}
+            for number, line in enumerate(self.lines, 1):
+                if "self." in line or "cls." in line:
+                    for name in _FIELD_STORE.findall(line):
+                        self._field_stores.setdefault(name, []).append(number)
+        return self._field_stores
 
     def absolute(self, module: str | None, level: int) -> str:
         """The absolute name of ``from <level dots><module> import``."""
@@ -276,7 +319,8 @@ class Class:
 class Function:
     """A function, method, lambda or module body, with all that the solver knows of it.
 
-    ``mask`` has the worlds in which it is reached (see ``solver``).
+    ``mask`` has the worlds in which it is reached (see ``solver``); it ``is_proven`` if calls whose
+    target is known lead to it.
     """
 
     __slots__ = (
@@ -285,6 +329,7 @@ class Function:
         "cls",
         "decorators",
         "edges",
+        "is_proven",
         "is_visited",
         "kind",
         "lambdas",
@@ -322,6 +367,7 @@ class Function:
         self.kind = "kernel" if _is_kernel(self.decorators) else _kind(self.decorators)
         self.mask = 0
         self.is_visited = False
+        self.is_proven = False
         self.names: dict[str, Node] = {}
         self.stored: set[str] = set()
         self.seeds: list[tuple[Node, object, int]] = []

@@ -11,14 +11,10 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from conformance.surface.program import Module, Program
+from conformance.surface.program import DEVICE_WORDS, Module, Program
 from conformance.surface.sources import decode
 
 _PATTERN = re.compile(r'f"(vllm(?:\.\w+)+)\.\{')
-_DEVICE_WORDS = re.compile(
-    r"\bcuda\b|torch\.accelerator|pin_memory|record_stream|non_blocking|torch\.Event|torch\.Stream"
-    r"|@triton\.jit|current_platform\.(is_|has_|support)"
-)
 _IMPORT = re.compile(
     r"^[ \t]*from[ \t]+([\w.]+)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n#(]+))", re.MULTILINE
 )
@@ -40,7 +36,7 @@ def named_modules(program: Program, read: set[str]) -> Iterator[str]:
 
 def speaks_of_device(text: str) -> bool:
     """Whether a source can hold a site."""
-    return _DEVICE_WORDS.search(text) is not None
+    return DEVICE_WORDS.search(text) is not None
 
 
 def source(program: Program, name: str) -> str:

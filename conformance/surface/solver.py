@@ -12,7 +12,6 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from conformance.surface import torch_api
 from conformance.surface.program import Class, Function, Module, Program
@@ -72,16 +71,29 @@ class Node:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Guard:
-    """Conditions in force at a place, the innermost first; ``mask`` is what all of them leave."""
+    """Conditions in force at a place, the innermost first.
 
-    outer: Guard | None
-    condition: ast.expr | None
-    holds: bool
-    mask: int
-    own: int = EVERYWHERE
-    in_stream: bool = False
+    ``own`` is what the innermost leaves of the worlds, ``mask`` what all of them leave.
+    """
+
+    __slots__ = ("condition", "holds", "in_stream", "mask", "outer", "own")
+
+    def __init__(
+        self,
+        outer: Guard | None,
+        condition: ast.expr | None,
+        holds: bool,
+        mask: int,
+        own: int = EVERYWHERE,
+        in_stream: bool = False,
+    ) -> None:
+        self.outer = outer
+        self.condition = condition
+        self.holds = holds
+        self.mask = mask
+        self.own = own
+        self.in_stream = in_stream
 
 
 FREE = Guard(None, None, True, EVERYWHERE)
@@ -334,23 +346,35 @@ class Solver:
 
     # --- reach -------------------------------------------------------------------------------
 
-    def reach(self, function: Function, mask: int) -> None:
-        """The function runs in some worlds."""
-        new = mask & ~function.mask
-        if not new or function.kind == "kernel":  # a kernel is launched, its body is the device's
+    def reach(self, function: Function, mask: int, proven: bool = True) -> None:
+        """The function runs in some worlds.
+
+        Without a proof that it does on a CPU, only modules that speak of the device are followed.
+        """
+        if function.kind == "kernel":  # a kernel is launched, its body is the device's
             return
-        function.mask |= new
-        if function.kind == "hub":
+        new = mask & ~function.mask
+        function.mask |= mask
+        newly_proven = proven and not function.is_proven
+        function.is_proven |= proven
+        if function.kind == "hub" or not (new or newly_proven):
             return
         if not function.is_visited:
-            function.is_visited = True
-            self.functions.append(function)
-            self._unvisited.append(function)
+            matters = function.is_proven and function.mask & ON_CPU or function.is_module
+            if matters or function.module.speaks_of_device:
+                function.is_visited = True
+                self.functions.append(function)
+                self._unvisited.append(function)
             return
-        for node, value, guard_mask in function.seeds:
-            self.add(node, value, new & guard_mask)  # type: ignore[arg-type]
-        for call in function.calls:
-            call.again(new)
+        if newly_proven:
+            for (callee, _, _, by_name), (worlds, _) in list(function.edges.items()):
+                if not by_name:
+                    self.reach(callee, worlds)
+        if new:
+            for node, value, guard_mask in function.seeds:
+                self.add(node, value, new & guard_mask)  # type: ignore[arg-type]
+            for call in function.calls:
+                call.again(new)
 
     def call(
         self,
@@ -367,7 +391,7 @@ class Solver:
         if mask & ~known:
             better = where is None or guard.mask & ~where.mask
             caller.edges[key] = (known | mask, guard if better else where)
-        self.reach(callee, mask)
+        self.reach(callee, mask, caller.is_proven and not by_name)
 
     def link(self, call: CallUse, value: Value, mask: int, by_name: bool = False) -> None:
         """Link a call to one value that is called, in some worlds."""
@@ -618,13 +642,8 @@ class Solver:
             missing = self.method(cls, "__getattr__")
             if missing is not None and name not in cls.fields and not name.startswith("__"):
                 self.edge(self._result(missing), into, mask)
-        if name in self.all_methods(cls):
-            return
-        self.edge(self.field(cls, name), into, mask)
-
-    def all_methods(self, cls: Class) -> set[str]:
-        """Names of the methods in a class's MRO."""
-        return {name for base in cls.mro for name in base.methods}
+        if not any(name in base.methods for base in cls.mro):
+            self.edge(self.field(cls, name), into, mask)
 
     def _result(self, function: Function) -> Node:
         if function.result is None:
@@ -696,9 +715,16 @@ class Solver:
         )
         self.use(into, lambda value, worlds: use(value, worlds & mask))
 
-    def elements(self, base: Node, item: Node, mask: int) -> None:
-        """What is in a container flows to its item; containers are one with their elements."""
-        self.use(base, _Elements(self, item, mask))
+    def special(
+        self, base: Node, method: str, function: Function, line: int, guard: Guard
+    ) -> Node:
+        """The node of what a special method gives, called on whatever a node holds.
+
+        Containers are one with their elements: what has no such method gives itself.
+        """
+        result = Node()
+        self.use(base, _Special(self, method, function, line, guard, result))
+        return result
 
     def members(self, cls: Class, into: Node, mask: int) -> None:
         """All members of an enum."""
@@ -806,18 +832,47 @@ class _Binder:
             solver.add(self.into, solver.bound(function, self.receiver), mask)
 
 
-class _Elements:
-    __slots__ = ("item", "mask", "solver")
+class _Special:
+    """Calls a special method of each object that comes, and passes on what has none."""
 
-    def __init__(self, solver: Solver, item: Node, mask: int) -> None:
-        self.solver, self.item, self.mask = solver, item, mask
+    __slots__ = ("callee", "function", "guard", "line", "method", "result", "solver")
+
+    def __init__(
+        self,
+        solver: Solver,
+        method: str,
+        function: Function,
+        line: int,
+        guard: Guard,
+        result: Node,
+    ) -> None:
+        self.solver = solver
+        self.method = method
+        self.function = function
+        self.line = line
+        self.guard = guard
+        self.result = result
+        self.callee: Node | None = None
 
     def __call__(self, value: Value, mask: int) -> None:
-        mask &= self.mask
-        if value.kind == "class" and value.cls is not None and value.cls.is_enum:
-            self.solver.members(value.cls, self.item, mask)
-        elif mask:
-            self.solver.add(self.item, value, mask)
+        solver, cls = self.solver, value.cls
+        mask &= self.guard.mask
+        if value.kind == "class" and cls is not None and cls.is_enum:
+            solver.members(cls, self.result, mask)
+            return
+        if value.kind == "instance" and cls is not None and solver.method(cls, self.method):
+            if self.callee is None:
+                self.callee = Node()
+                call = CallUse(
+                    solver, self.function, self.callee, [], {}, [], self.result, self.line,
+                    self.guard, implicit=True,
+                )
+                self.function.calls.append(call)
+                solver.use(self.callee, call)
+            solver.read(value, mask, self.method, self.callee)
+            if self.method != "__enter__":
+                return
+        solver.add(self.result, value, mask)
 
 
 class _Method:

@@ -24,25 +24,38 @@ class Hints:
         self._solver = solver
         self._atoms: dict[int, tuple[_Atom, ...]] = {}
         self._aliases: set[str] = set()
-        self._seeded: set[Node] = set()
+        self._seeded: dict[Node, tuple[int, int]] = {}
+        """Nodes with an annotation's values, how many classes were live then, and the worlds."""
+        self._known: set[Node] = set()
 
     def apply(self) -> bool:
         """Seed every annotated node that has no value; whether anything was new."""
         changed = False
         solver = self._solver
         for node, (module, annotation, function) in solver.annotated.items():
-            if node in self._seeded or (node.is_unknown and (node.uses or node.edges)):
-                mask = EVERYWHERE if function.is_module else function.mask
+            if node in self._known:
+                continue
+            mask = EVERYWHERE if function.is_module else function.mask
+            if self._is_open(node, mask) and (node.uses or node.edges):
                 changed |= self._seed(node, module, annotation, mask)
         for cls in list(solver.live):
             for name, node in list(cls.fields.items()):
-                if node in self._seeded or node.is_unknown:
-                    found = next(
-                        (b.annotations[name] for b in cls.mro if name in b.annotations), None
-                    )
-                    if found is not None:
-                        changed |= self._seed(node, found[0], found[1], EVERYWHERE)
+                if node in self._known or not self._is_open(node, EVERYWHERE):
+                    continue
+                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
+                if found is not None:
+                    changed |= self._seed(node, found[0], found[1], EVERYWHERE)
         return changed
+
+    def _is_open(self, node: Node, mask: int) -> bool:
+        """Whether an annotation can add to what is known of a node."""
+        seeded = self._seeded.get(node)
+        if seeded is not None:
+            return seeded != (len(self._solver.live), mask)
+        if node.is_unknown:
+            return True
+        self._known.add(node)
+        return False
 
     def _seed(self, node: Node, module: Module, annotation: ast.expr, mask: int) -> bool:
         atoms = self._atoms.get(id(annotation))
@@ -50,6 +63,7 @@ class Hints:
             atoms = tuple(self._read(module, annotation))
             self._atoms[id(annotation)] = atoms
         if not atoms or node.full:
+            self._known.add(node)
             return False
         changed = False
         for atom in atoms:
@@ -57,8 +71,8 @@ class Hints:
                 if mask & ~node.values.get(value, 0):
                     self._solver.add(node, value, mask)
                     changed = True
-        if changed:
-            self._seeded.add(node)
+        if changed or node in self._seeded:
+            self._seeded[node] = (len(self._solver.live), mask)
         return changed
 
     def _values(self, atom: _Atom) -> Iterator[Value]:

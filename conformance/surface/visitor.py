@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Callable, Iterable
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from conformance.surface import torch_api
 from conformance.surface.folding import Folder, Place
@@ -130,6 +130,9 @@ class _Visit:
     def block(self, statements: Iterable[ast.stmt], guard: Guard) -> bool:
         """Walk statements; whether what follows the block cannot be reached from its end."""
         for statement in statements:
+            if type(statement) in _SIMPLE:
+                self.statement(statement, guard)
+                continue
             match statement:
                 case ast.If(test=test, body=body, orelse=otherwise):
                     self.expression(test, guard)
@@ -184,7 +187,7 @@ class _Visit:
             case ast.For() | ast.AsyncFor():
                 source = self.expression(statement.iter, guard)
                 if source is not None:
-                    source = self._iterated(source, statement.iter, guard)
+                    source = self._implicit(source, "__iter__", statement.iter, guard)
                 self.store(statement.target, source, guard)
                 self.block(statement.body, guard)
                 self.block(statement.orelse, guard)
@@ -222,7 +225,6 @@ class _Visit:
                 entered = self._implicit(value, "__enter__", item.context_expr, inner)
                 self._implicit(value, "__exit__", item.context_expr, inner)
                 if item.optional_vars is not None:
-                    self.solver.edge(value, entered)
                     self.store(item.optional_vars, entered, inner)
             if self._is_stream(item.context_expr):
                 inner = Guard(inner, None, True, inner.mask, EVERYWHERE, True)
@@ -604,90 +606,87 @@ class _Visit:
 
     def expression(self, node: ast.expr, guard: Guard) -> Node | None:
         """Walk an expression; the node of its values, or None where it can have none."""
-        match node:
-            case ast.Constant(value=value):
-                return self._constant(value, guard)
-            case ast.Name(id=name):
-                return self._name(name)
-            case ast.Attribute(value=value, attr=name):
-                base = self.expression(value, guard)
-                if base is None:
-                    self._unknown_base(node, guard, None)
-                    return None
-                self._occurrence(base, node, "read", guard, None)
-                return self._attribute(base, name, node, guard)
-            case ast.Call():
-                return self._call(node, guard)
-            case ast.IfExp(test=test, body=body, orelse=otherwise):
-                self.expression(test, guard)
-                then, other = self._split(test, guard)
-                return self._union(
-                    (self.expression(body, then), then), (self.expression(otherwise, other), other)
-                )
-            case ast.BoolOp(op=operator, values=values):
-                parts = []
-                inner = guard
-                for value in values:
-                    parts.append((self.expression(value, inner), inner))
-                    true, false = self._split(value, inner)
-                    inner = true if isinstance(operator, ast.And) else false
-                return self._union(*parts)
-            case ast.NamedExpr(target=target, value=value):
-                source = self.expression(value, guard)
-                self.store(target, source, guard)
-                return source
-            case ast.Lambda():
-                return self._lambda(node, guard)
-            case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-                return self._union(*((self.expression(e, guard), guard) for e in elements))
-            case ast.Dict(keys=keys, values=values):
-                for key in keys:
-                    if key is not None:
-                        self.expression(key, guard)
-                return self._union(*((self.expression(v, guard), guard) for v in values))
-            case ast.Starred(value=value) | ast.Await(value=value):
-                return self.expression(value, guard)
-            case ast.Yield(value=value):
-                self._returns(value, guard)
-                return None
-            case ast.YieldFrom(value=value):
-                self._returns(value, guard)
-                return None
-            case ast.Subscript(value=value, slice=index):
-                self.expression(index, guard)
-                base = self.expression(value, guard)
-                if base is None:
-                    return None
-                item = self._implicit(base, "__getitem__", node, guard)
-                self.solver.elements(base, item, guard.mask)
-                return item
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return self._comprehension(node, guard)
-            case ast.BinOp(left=left, right=right):
-                return self._union(
-                    (self.expression(left, guard), guard), (self.expression(right, guard), guard)
-                )
-            case ast.Compare(left=left, comparators=others):
-                self.expression(left, guard)
-                for other in others:
-                    self.expression(other, guard)
-                return None
-            case ast.UnaryOp(operand=operand):
-                return self.expression(operand, guard)
-            case ast.JoinedStr(values=values):
-                for value in values:
-                    if isinstance(value, ast.FormattedValue):
-                        self.expression(value.value, guard)
-                return None
-            case ast.Slice(lower=lower, upper=upper, step=step):
-                for part in (lower, upper, step):
-                    if part is not None:
-                        self.expression(part, guard)
-                return None
-            case _:
-                return None
+        walk = _EXPRESSIONS.get(type(node))
+        return None if walk is None else walk(self, node, guard)
 
-    def _constant(self, value: object, guard: Guard) -> Node | None:
+    def _on_name(self, node: ast.Name, guard: Guard) -> Node | None:
+        return self._name(node.id)
+
+    def _on_attribute(self, node: ast.Attribute, guard: Guard) -> Node | None:
+        base = self.expression(node.value, guard)
+        if base is None:
+            self._unknown_base(node, guard, None)
+            return None
+        self._occurrence(base, node, "read", guard, None)
+        return self._attribute(base, node.attr, node, guard)
+
+    def _on_conditional(self, node: ast.IfExp, guard: Guard) -> Node | None:
+        self.expression(node.test, guard)
+        then, other = self._split(node.test, guard)
+        return self._union(
+            (self.expression(node.body, then), then), (self.expression(node.orelse, other), other)
+        )
+
+    def _on_boolean(self, node: ast.BoolOp, guard: Guard) -> Node | None:
+        parts = []
+        for value in node.values:
+            parts.append((self.expression(value, guard), guard))
+            true, false = self._split(value, guard)
+            guard = true if isinstance(node.op, ast.And) else false
+        return self._union(*parts)
+
+    def _on_walrus(self, node: ast.NamedExpr, guard: Guard) -> Node | None:
+        source = self.expression(node.value, guard)
+        self.store(node.target, source, guard)
+        return source
+
+    def _on_elements(self, node: ast.Tuple | ast.List | ast.Set, guard: Guard) -> Node | None:
+        return self._union(*((self.expression(element, guard), guard) for element in node.elts))
+
+    def _on_dict(self, node: ast.Dict, guard: Guard) -> Node | None:
+        for key in node.keys:
+            if key is not None:
+                self.expression(key, guard)
+        return self._union(*((self.expression(value, guard), guard) for value in node.values))
+
+    def _on_value(self, node: ast.Starred | ast.Await, guard: Guard) -> Node | None:
+        return self.expression(node.value, guard)
+
+    def _on_yield(self, node: ast.Yield | ast.YieldFrom, guard: Guard) -> None:
+        self._returns(node.value, guard)
+
+    def _on_subscript(self, node: ast.Subscript, guard: Guard) -> Node | None:
+        self.expression(node.slice, guard)
+        base = self.expression(node.value, guard)
+        if base is None:
+            return None
+        return self._implicit(base, "__getitem__", node, guard)
+
+    def _on_operation(self, node: ast.BinOp, guard: Guard) -> Node | None:
+        return self._union(
+            (self.expression(node.left, guard), guard), (self.expression(node.right, guard), guard)
+        )
+
+    def _on_comparison(self, node: ast.Compare, guard: Guard) -> None:
+        self.expression(node.left, guard)
+        for other in node.comparators:
+            self.expression(other, guard)
+
+    def _on_unary(self, node: ast.UnaryOp, guard: Guard) -> Node | None:
+        return self.expression(node.operand, guard)
+
+    def _on_text(self, node: ast.JoinedStr, guard: Guard) -> None:
+        for value in node.values:
+            if isinstance(value, ast.FormattedValue):
+                self.expression(value.value, guard)
+
+    def _on_slice(self, node: ast.Slice, guard: Guard) -> None:
+        for part in (node.lower, node.upper, node.step):
+            if part is not None:
+                self.expression(part, guard)
+
+    def _constant(self, node: ast.Constant, guard: Guard) -> Node | None:
+        value = node.value
         if not isinstance(value, str) or not value.startswith(self.solver.program.package + "."):
             return None
         name = value.replace(":", ".")
@@ -737,22 +736,8 @@ class _Visit:
             value = self.expression(node.elt, inner)
         return value
 
-    def _iterated(self, source: Node, expression: ast.expr, guard: Guard) -> Node:
-        item = self._implicit(source, "__iter__", expression, guard)
-        self.solver.elements(source, item, guard.mask)
-        return item
-
     def _implicit(self, base: Node, method: str, node: ast.expr, guard: Guard) -> Node:
-        """Call a special method of whatever a node holds."""
-        callee = self.solver.attribute(base, method, self.function, node.lineno, guard)
-        result = Node()
-        self._call_use(
-            CallUse(
-                self.solver, self.function, callee, [], {}, [], result, node.lineno, guard,
-                implicit=True,
-            )
-        )
-        return result
+        return self.solver.special(base, method, self.function, node.lineno, guard)
 
     # --- calls -------------------------------------------------------------------------------
 
@@ -940,6 +925,39 @@ class _Visit:
         self.function.occurrences.append(
             Occurrence(None, name, "argument", line, line, guard, call, "")
         )
+
+
+_SIMPLE = frozenset({ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For})
+"""The most frequent statements that never end their block."""
+
+_EXPRESSIONS: dict[type[ast.expr], Callable[[_Visit, Any, Guard], Node | None]] = {
+    ast.Attribute: _Visit._on_attribute,
+    ast.Await: _Visit._on_value,
+    ast.BinOp: _Visit._on_operation,
+    ast.BoolOp: _Visit._on_boolean,
+    ast.Call: _Visit._call,
+    ast.Compare: _Visit._on_comparison,
+    ast.Constant: _Visit._constant,
+    ast.Dict: _Visit._on_dict,
+    ast.DictComp: _Visit._comprehension,
+    ast.GeneratorExp: _Visit._comprehension,
+    ast.IfExp: _Visit._on_conditional,
+    ast.JoinedStr: _Visit._on_text,
+    ast.Lambda: _Visit._lambda,
+    ast.List: _Visit._on_elements,
+    ast.ListComp: _Visit._comprehension,
+    ast.Name: _Visit._on_name,
+    ast.NamedExpr: _Visit._on_walrus,
+    ast.Set: _Visit._on_elements,
+    ast.SetComp: _Visit._comprehension,
+    ast.Slice: _Visit._on_slice,
+    ast.Starred: _Visit._on_value,
+    ast.Subscript: _Visit._on_subscript,
+    ast.Tuple: _Visit._on_elements,
+    ast.UnaryOp: _Visit._on_unary,
+    ast.Yield: _Visit._on_yield,
+    ast.YieldFrom: _Visit._on_yield,
+}
 
 
 class _Store:

@@ -281,17 +281,17 @@ class _Walk:
     def _tables(self) -> bool:
         """What tables name by string can be loaded and run: no proof that it ever is."""
         changed = False
-        for name in named_modules(self.program, self._read):
-            if name in self._named:
-                continue
-            self._named.add(name)
+        named = set(named_modules(self.program, self._read)) - self._named
+        self._named |= named
+        for name in sorted(named):
             changed = True
             text = source(self.program, name)
             for module_name, imported in imported_names(self.program, name, text):
                 module = self.program.module(module_name)
                 symbol = self.program.lookup(module, imported) if module is not None else None
                 if symbol is not None and isinstance(symbol.definition, Class):
-                    self._perhaps(symbol.definition, everything=False)
+                    if symbol.definition.module.name not in named:
+                        self._perhaps(symbol.definition, everything=False)
             if speaks_of_device(text):
                 module = self.program.module(name)
                 assert module is not None

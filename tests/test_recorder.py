@@ -25,9 +25,16 @@ from conformance.surface.import_run import main as import_run
 from conformance.surface.recorder import TENSOR_METHODS, Recorder, Touch, held_copies
 from conformance.target import parse_subject
 
-torch = pytest.importorskip("torch")
+torch: Any = None
+"""Imported when the first test of this module runs: collecting imports nothing heavy."""
 
 Fake = Callable[..., types.ModuleType]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _torch() -> None:
+    global torch
+    torch = pytest.importorskip("torch")
 
 
 @pytest.fixture

@@ -21,13 +21,20 @@ _ALL = (1 << _WIDTH) - 1
 _ONES = sum(1 << (index * _WIDTH) for index in range(len(_LEVELS)))
 
 
+_SPREADS: dict[int, int] = {0: 0}
+
+
 def _spread(bits: int) -> int:
     """All bits of each level that has any."""
+    known = _SPREADS.get(bits)
+    if known is not None:
+        return known
     spread = 0
     for index in range(len(_LEVELS)):
         group = _ALL << (index * _WIDTH)
         if bits & group:
             spread |= group
+    _SPREADS[bits] = spread
     return spread
 
 

@@ -237,6 +237,7 @@ class Solver:
         self._interned: dict[tuple[object, ...], Value] = {}
         self.functions: list[Function] = []
         self.annotated: dict[Node, tuple[Module, ast.expr, Function]] = {}
+        self.method_calls: list[CallUse] = []
         self.container_reads: list[CallUse] = []
         self.container_writes: list[tuple[CallUse, Callable[[Node, int], None]]] = []
         self.live: list[Class] = []
@@ -634,16 +635,24 @@ class Solver:
             case _:
                 pass
 
-    def _read_instance(self, cls: Class, receiver: Value, mask: int, name: str, into: Node) -> None:
+    def _read_instance(
+        self, cls: Class, receiver: Value, mask: int, name: str, into: Node
+    ) -> None:
         if name == "__class__":
             self.add(into, self.class_value(cls), mask)
             return
-        if not self._read_class(cls.mro, receiver, None, mask, name, into):
+        for base in cls.mro:
+            node = base.attributes.get(name)
+            if node is not None:
+                self.use(node, _Binder(self, receiver, None, mask, into))
+                if name in base.methods:
+                    return
+                break
+        else:
             missing = self.method(cls, "__getattr__")
             if missing is not None and name not in cls.fields and not name.startswith("__"):
                 self.edge(self._result(missing), into, mask)
-        if not any(name in base.methods for base in cls.mro):
-            self.edge(self.field(cls, name), into, mask)
+        self.edge(self.field(cls, name), into, mask)
 
     def _result(self, function: Function) -> Node:
         if function.result is None:
@@ -762,35 +771,35 @@ class _Reader:
         self.getters: CallUse | None = None
 
     def __call__(self, value: Value, mask: int) -> None:
-        if value.kind in ("instance", "super", "member") and self.getters is None:
-            if not any(
-                found.kind == "property" for found in _methods_named(value, self.name)
-            ):
-                self.solver.read(value, mask, self.name, self.into)
+        solver = self.solver
+        if self.getters is None:
+            if not _has_property(value, self.name):
+                solver.read(value, mask, self.name, self.into)
                 return
             self.getters = CallUse(
-                self.solver, self.function, Node(), [], {}, [], self.into, self.line, self.guard
+                solver, self.function, Node(), [], {}, [], self.into, self.line, self.guard
             )
             self.function.calls.append(self.getters)
-            self.solver.use(self.getters.callee, self.getters)
-            self.solver.use(self.getters.callee, self._pass_on)
-        if self.getters is not None:
-            self.solver.read(value, mask, self.name, self.getters.callee)
-        else:
-            self.solver.read(value, mask, self.name, self.into)
+            solver.use(self.getters.callee, self.getters)
+            solver.use(self.getters.callee, self._pass_on)
+        solver.read(value, mask, self.name, self.getters.callee)
 
     def _pass_on(self, value: Value, mask: int) -> None:
         if value.kind != "property":
             self.solver.add(self.into, value, mask)
 
 
-def _methods_named(value: Value, name: str) -> list[Function]:
+def _has_property(value: Value, name: str) -> bool:
     cls = value.cls
+    if cls is None or value.kind == "class":
+        return False
     if value.kind == "super" and value.receiver is not None and value.receiver.cls is not None:
         cls = value.receiver.cls
-    if cls is None:
-        return []
-    return [base.methods[name] for base in cls.mro if name in base.methods]
+    for base in cls.mro:
+        found = base.methods.get(name)
+        if found is not None and found.kind == "property":
+            return True
+    return False
 
 
 class _Binder:

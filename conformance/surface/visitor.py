@@ -792,6 +792,8 @@ class _Visit:
             node.lineno, guard, attribute, base,
         )
         self._call_use(use)
+        if attribute:
+            self.solver.method_calls.append(use)
         if attribute in torch_api.CONTAINER_READS and base is not None:
             self.solver.container_reads.append(use)
         if attribute in torch_api.CONTAINER_WRITES and isinstance(func, ast.Attribute):

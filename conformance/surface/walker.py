@@ -72,6 +72,7 @@ class _Walk:
         self._hubs: dict[str, Function] = {}
         self._linked: dict[tuple[Function, Class], int] = {}
         self._read: set[str] = set()
+        self._unknown_calls: list[CallUse] = []
         self._handed: dict[tuple[Function, Function, int], int] = {}
         self._driven: dict[tuple[Class, str], int] = {}
         self._named: set[str] = set()
@@ -82,13 +83,22 @@ class _Walk:
         v1 = self._class(*V1_RUNNER, required=True)
         v2 = self._class(*V2_RUNNER, required=False)
         worker = self._class(*WORKER, required=False)
-        for generation, runner in (("v1", v1), ("v2", v2)):
-            if runner is None:
-                continue
+        runners = [(g, cls) for g, cls in (("v1", v1), ("v2", v2)) if cls is not None]
+        for generation, runner in runners:
+            for cls in filter(None, (runner, worker)):
+                self._import(cls, GENERATION[generation])
+                self.starts[generation].owners.append(cls)
+        for generation, runner in runners:
             mask = GENERATION[generation]
-            for cls in (runner, worker):
-                if cls is not None:
-                    self._enter(cls, generation, mask)
+            if worker is not None:
+                # A worker of another platform makes the runner in its own way.
+                instance = self.solver.instance(runner)
+                self.solver.add(self.solver.field(worker, "model_runner"), instance, mask)
+                self._drive(worker, entry_names(worker), generation, mask)
+            self._drive(runner, ["__init__"], generation, mask)
+        self._settle()
+        for generation, runner in runners:  # what no worker calls, somebody else may
+            self._drive(runner, entry_names(runner), generation, GENERATION[generation], new=True)
         self._settle()
 
     def _class(self, module_name: str, name: str, *, required: bool) -> Class | None:
@@ -120,7 +130,8 @@ class _Walk:
                     break
         self.solver.platforms = tuple(found)
 
-    def _enter(self, cls: Class, generation: str, mask: int) -> None:
+    def _import(self, cls: Class, mask: int) -> None:
+        """Import a class's module, so that its methods are there, and make an instance."""
         solver = self.solver
         for name in _with_parents(cls.module.name):
             module = self.program.module(name)
@@ -128,24 +139,26 @@ class _Walk:
                 solver.reach(module.body, mask)
         for value, worlds in solver.platforms:
             assert value.cls is not None
-            if self.program.module("vllm.platforms") is not None:
-                solver.reach(value.cls.module.body, worlds & mask)
-        solver.run()  # class bodies, so that the methods are there
+            solver.reach(value.cls.module.body, worlds & mask)
+        solver.run()
         solver.make_live(cls, mask)
-        self.starts[generation].owners.append(cls)
-        self._drive(cls, generation, mask)
 
-    def _drive(self, cls: Class, generation: str, mask: int) -> None:
-        """Reach the methods that are called from outside, and what decorators made of them."""
+    def _drive(
+        self, cls: Class, names: list[str], generation: str, mask: int, *, new: bool = False
+    ) -> None:
+        """Reach methods that are called from outside, and what decorators made of them.
+
+        With ``new``, only those that nothing has reached yet.
+        """
         solver = self.solver
         instance = solver.instance(cls)
-        for name in entry_names(cls):
+        for name in names:
             found = Node()
             solver.read(instance, mask, name, found)
             solver.run()
             for value in found.values:
                 method = value.function
-                if method is None:
+                if method is None or (new and method.mask & mask):
                     continue
                 solver.reach(method, mask)
                 first = _first_parameter(method)
@@ -162,7 +175,7 @@ class _Walk:
                     mask = cls.mask & worlds
                     if mask & ~self._driven.get((cls, generation), 0):
                         self._driven[cls, generation] = mask
-                        self._drive(cls, generation, mask)
+                        self._drive(cls, entry_names(cls), generation, mask)
                         changed = True
         return changed
 
@@ -200,27 +213,21 @@ class _Walk:
         All calls of a name meet in one hub, and the hub calls the methods.
         """
         solver = self.solver
-        changed = False
-        changed |= self._tables()
-        for function in list(solver.functions):
-            for call in function.calls:
-                if not isinstance(call, CallUse) or not call.attribute:
-                    continue
-                is_full = call.base is not None and call.base.full
-                if not call.callee.is_unknown and not is_full:
-                    continue
-                name = call.attribute
-                changed |= self._called_back(call)
-                if name in _TOO_COMMON or name not in solver.by_method:
-                    continue
-                mask = function.mask & call.guard.mask & WITHOUT_PROOF
-                if mask & ~call.guessed:
-                    call.guessed |= mask
-                    hub = self._hub(name)
-                    solver.call(function, hub, call.line, call.guard, mask, by_name=True)
-                    assert hub.result is not None
-                    solver.edge(hub.result, call.result, mask)
-                    changed = True
+        changed = self._tables()
+        calls, solver.method_calls = self._unknown_calls + solver.method_calls, []
+        self._unknown_calls = [call for call in calls if _says_little(call)]
+        for call in self._unknown_calls:
+            changed |= self._called_back(call)
+            if call.attribute in _TOO_COMMON or call.attribute not in solver.by_method:
+                continue
+            mask = call.function.mask & call.guard.mask & WITHOUT_PROOF
+            if mask & ~call.guessed:
+                call.guessed |= mask
+                hub = self._hub(call.attribute)
+                solver.call(call.function, hub, call.line, call.guard, mask, by_name=True)
+                assert hub.result is not None
+                solver.edge(hub.result, call.result, mask)
+                changed = True
         for name, hub in list(self._hubs.items()):
             for cls in list(solver.by_method.get(name, ())):
                 changed |= self._from_hub(name, hub, cls)
@@ -311,7 +318,7 @@ class _Walk:
                 solver.call(self._table("load"), module.body, 0, FREE, WITHOUT_PROOF, by_name=True)
         solver.run()
         solver.make_live(cls, WITHOUT_PROOF)
-        for name in {name for base in cls.mro for name in base.methods}:
+        for name in dict.fromkeys(name for base in cls.mro for name in base.methods):
             method = solver.method(cls, name)
             assert method is not None
             loads = name in ("__init__", "__new__", "__post_init__", "load_weights")
@@ -340,6 +347,11 @@ class _Walk:
                             entry, hub, entry.line, FREE, entry.mask & WITHOUT_PROOF, by_name=True
                         )
         return hub
+
+
+def _says_little(call: CallUse) -> bool:
+    """Whether a call's target is unknown, or its object is one of too many."""
+    return call.callee.is_unknown or (call.base is not None and call.base.full)
 
 
 def _is_no_container(base: Node) -> bool:

@@ -118,9 +118,9 @@ class Folder:
                 special = self._special(condition)
                 if special is not None:
                     return special
-        value = self.value(condition, place)
-        if value is not UNKNOWN:
-            return (EVERYWHERE, GPU) if value else (GPU, EVERYWHERE)
+        known = self.value(condition, place)
+        if known is not UNKNOWN:
+            return (EVERYWHERE, GPU) if known else (GPU, EVERYWHERE)
         masks = self._through(condition, place)
         if masks is not None:
             return masks
@@ -142,23 +142,23 @@ class Folder:
             case ast.BoolOp(op=operator, values=values):
                 decisive = isinstance(operator, ast.Or)
                 result: object = not decisive
-                for value in (self.value(v, place) for v in values):
-                    if value is UNKNOWN:
+                for part in (self.value(v, place) for v in values):
+                    if part is UNKNOWN:
                         result = UNKNOWN
-                    elif bool(value) == decisive:
-                        return value
+                    elif bool(part) == decisive:
+                        return part
                 return result
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                value = self.value(operand, place)
-                return UNKNOWN if value is UNKNOWN else not value
+                negated = self.value(operand, place)
+                return UNKNOWN if negated is UNKNOWN else not negated
             case ast.IfExp(test=test, body=body, orelse=otherwise):
-                value = self.value(test, place)
-                if value is UNKNOWN:
+                decided = self.value(test, place)
+                if decided is UNKNOWN:
                     return UNKNOWN
-                return self.value(body if value else otherwise, place)
+                return self.value(body if decided else otherwise, place)
             case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-                values = [self.value(element, place) for element in elements]
-                return UNKNOWN if any(v is UNKNOWN for v in values) else tuple(values)
+                items = [self.value(element, place) for element in elements]
+                return UNKNOWN if any(item is UNKNOWN for item in items) else tuple(items)
             case _:
                 return UNKNOWN
 
@@ -294,7 +294,7 @@ class Folder:
         target = self._local_import(name, place)
         if target is None and not self._is_local(name, place):
             target = next((t for k, _, t in place.module.bindings.get(name, ()) if k == "from"), "")
-        return bool(target) and target.endswith(":current_platform")
+        return target is not None and target.endswith(":current_platform")
 
     def _function(
         self, symbol: Symbol | None
@@ -336,7 +336,7 @@ class Folder:
         return UNKNOWN
 
     def _field_value(self, cls: Class, name: str) -> object:
-        if self.platform is not None and self.platform in cls.mro + (cls,):
+        if self.platform is not None and self.platform in cls.mro:
             return self._platform(name)
         found = self._field(cls, name)
         if not found or len(found) > 3:
@@ -461,9 +461,9 @@ def _forced_by(statement: ast.stmt) -> Iterator[tuple[str, object]]:
                 yield ".".join(text.split(".")[-2:]), value
         case ast.If(test=ast.Attribute() as test, body=body):
             for inner in body:  # `if x: x = False`
-                for key, value in _forced_by(inner):
-                    if value is False and (_dotted(test) or "").endswith(key):
-                        yield key, value
+                for key, forced in _forced_by(inner):
+                    if forced is False and (_dotted(test) or "").endswith(key):
+                        yield key, forced
         case _:
             return
 

@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterator
 
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+\w+", re.MULTILINE)
-_HEADER = re.compile(
-    r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
-)
+_HEADER = re.compile(r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
 
 Span = tuple[int, int]
 """First and last line of a body, counted from 1."""
@@ -50,7 +48,7 @@ def parse_body(lines: list[str], span: Span, path: str) -> list[ast.stmt]:
 
 def _cut(text: str) -> tuple[str, dict[int, Span]] | None:
     """The text with each function's body replaced by ``pass``, and the bodies' lines."""
-    if "\f" in text or "\r" in text or "\\\n" in text and '"""' not in text:
+    if "\f" in text or "\r" in text or ("\\\n" in text and '"""' not in text):
         return None
     lines = text.split("\n")
     starts = _line_starts(lines)

@@ -18,7 +18,14 @@ from conformance.surface.sources import SourceTree, decode
 from conformance.target import WrongUse
 
 if TYPE_CHECKING:
-    from conformance.surface.solver import CallUse, Guard, Node, Occurrence
+    from conformance.surface.solver import (
+        CallUse,
+        Guard,
+        ImportUse,
+        Node,
+        Occurrence,
+        Value,
+    )
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 DEVICE_WORDS = re.compile(
@@ -45,6 +52,10 @@ class Module:
     """A parsed module. ``bindings`` has each name bound at its top level, in source order."""
 
     __slots__ = (
+        "_field_stores",
+        "_lines",
+        "_spans",
+        "_speaks",
         "bindings",
         "body",
         "classes",
@@ -56,10 +67,6 @@ class Module:
         "program",
         "stars",
         "text",
-        "_field_stores",
-        "_lines",
-        "_speaks",
-        "_spans",
     )
 
     def __init__(
@@ -178,9 +185,9 @@ class Module:
                             target = f"{source}:{alias.name}"
                             self._add(alias.asname or alias.name, "from", statement, target)
                 case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        if isinstance(target, ast.Name):
-                            self._add(target.id, "expression", value)
+                    for assigned in targets:
+                        if isinstance(assigned, ast.Name):
+                            self._add(assigned.id, "expression", value)
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     self._add(name, "expression", value)
                 case ast.If(body=then, orelse=otherwise):
@@ -370,8 +377,8 @@ class Function:
         self.is_proven = False
         self.names: dict[str, Node] = {}
         self.stored: set[str] = set()
-        self.seeds: list[tuple[Node, object, int]] = []
-        self.calls: list[CallUse] = []
+        self.seeds: list[tuple[Node, Value, int]] = []
+        self.calls: list[CallUse | ImportUse] = []
         self.occurrences: list[Occurrence] = []
         self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
         self.result: Node | None = None

@@ -190,20 +190,19 @@ class Reach:
         known = level.chains.get(function)
         if known is not None:
             return known
-        functions, lines, guards = [function], [], []
-        by_name = None
+        functions, lines = [function], list[int]()
+        guards: list[Guard] = []
+        by_name: Function | None = None
         step = level.steps[function]
-        while step.caller is not None:
+        while (caller := step.caller) is not None:
             if step.by_name and by_name is None:
                 by_name = functions[-1]
-            if step.caller.kind == "hub":  # no function of the tree: its caller calls
-                step = level.steps[step.caller]
-                continue
-            functions.append(step.caller)
-            lines.append(step.line)
-            if step.guard is not None:
-                guards.append(step.guard)
-            step = level.steps[step.caller]
+            if caller.kind != "hub":  # a hub is no function of the tree: its caller calls
+                functions.append(caller)
+                lines.append(step.line)
+                if step.guard is not None:
+                    guards.append(step.guard)
+            step = level.steps[caller]
         tier: Tier = "resolved"
         if by_name is not None:
             tier = "by-name"

@@ -41,9 +41,7 @@ class _Site:
     guessed: bool
 
 
-def rows(
-    solver: Solver, starts: dict[str, Starts], upstream: Upstream
-) -> Iterator[Row]:
+def rows(solver: Solver, starts: dict[str, Starts], upstream: Upstream) -> Iterator[Row]:
     """All rows of a walk."""
     return _Rows(starts, upstream).build(solver.functions)
 
@@ -191,9 +189,7 @@ class _Rows:
         return text
 
 
-def _found(
-    function: Function, occurrence: Occurrence
-) -> Iterator[tuple[str, Kind, int, bool]]:
+def _found(function: Function, occurrence: Occurrence) -> Iterator[tuple[str, Kind, int, bool]]:
     """What an occurrence reaches: attribute, kind, worlds, and whether it is a guess."""
     # On a GPU no condition is decided.
     here = function.mask & (occurrence.guard.mask | GPU)

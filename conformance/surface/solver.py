@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from conformance.surface import torch_api
 from conformance.surface.program import Class, Function, Module, Program
-from conformance.surface.worlds import EVERYWHERE, GPU, ON_CPU, WITHOUT_PROOF
+from conformance.surface.worlds import EVERYWHERE, ON_CPU
 
 
 class Value:
@@ -61,14 +61,11 @@ class Node:
         self.uses: list[Callable[[Value, int], None]] = []
         self.attributes: dict[tuple[str, int], Node] | None = None
 
-
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of what is here, or only that it comes from outside."""
         values = self.values
-        return not values or (
-            len(values) == 1 and next(iter(values)).name == torch_api.OUTSIDE
-        )
+        return not values or (len(values) == 1 and next(iter(values)).name == torch_api.OUTSIDE)
 
 
 class Guard:
@@ -361,7 +358,7 @@ class Solver:
         if function.kind == "hub" or not (new or newly_proven):
             return
         if not function.is_visited:
-            matters = function.is_proven and function.mask & ON_CPU or function.is_module
+            matters = (function.is_proven and function.mask & ON_CPU) or function.is_module
             if matters or function.module.speaks_of_device:
                 function.is_visited = True
                 self.functions.append(function)
@@ -373,7 +370,7 @@ class Solver:
                     self.reach(callee, worlds)
         if new:
             for node, value, guard_mask in function.seeds:
-                self.add(node, value, new & guard_mask)  # type: ignore[arg-type]
+                self.add(node, value, new & guard_mask)
             for call in function.calls:
                 call.again(new)
 
@@ -526,10 +523,17 @@ class Solver:
         for base in cls.mro:
             for name, factory in base.factories.items():
                 use = CallUse(
-                    self, call.function, factory, [], {}, [], self.field(cls, name),
-                    call.line, call.guard,
+                    self,
+                    call.function,
+                    factory,
+                    [],
+                    {},
+                    [],
+                    self.field(cls, name),
+                    call.line,
+                    call.guard,
                 )
-                self.use(factory, lambda value, worlds, u=use: u(value, worlds & mask))
+                self.use(factory, _Within(use, mask))
 
     def _into(
         self, call: CallUse, function: Function, instance: Value, mask: int, by_name: bool
@@ -578,9 +582,7 @@ class Solver:
 
     # --- attributes --------------------------------------------------------------------------
 
-    def attribute(
-        self, base: Node, name: str, function: Function, line: int, guard: Guard
-    ) -> Node:
+    def attribute(self, base: Node, name: str, function: Function, line: int, guard: Guard) -> Node:
         """The node of an attribute of whatever a node holds, read by a function.
 
         Nodes of names belong to one function, so a read's place is that of the first one.
@@ -635,9 +637,7 @@ class Solver:
             case _:
                 pass
 
-    def _read_instance(
-        self, cls: Class, receiver: Value, mask: int, name: str, into: Node
-    ) -> None:
+    def _read_instance(self, cls: Class, receiver: Value, mask: int, name: str, into: Node) -> None:
         if name == "__class__":
             self.add(into, self.class_value(cls), mask)
             return
@@ -719,14 +719,20 @@ class Solver:
         """Call a special method of what a node holds, on behalf of a call."""
         into = self.attribute(base, method, call.function, call.line, call.guard)
         use = CallUse(
-            self, call.function, into, [], {}, [], call.result, call.line, call.guard,
+            self,
+            call.function,
+            into,
+            [],
+            {},
+            [],
+            call.result,
+            call.line,
+            call.guard,
             implicit=True,
         )
-        self.use(into, lambda value, worlds: use(value, worlds & mask))
+        self.use(into, _Within(use, mask))
 
-    def special(
-        self, base: Node, method: str, function: Function, line: int, guard: Guard
-    ) -> Node:
+    def special(self, base: Node, method: str, function: Function, line: int, guard: Guard) -> Node:
         """The node of what a special method gives, called on whatever a node holds.
 
         Containers are one with their elements: what has no such method gives itself.
@@ -873,8 +879,16 @@ class _Special:
             if self.callee is None:
                 self.callee = Node()
                 call = CallUse(
-                    solver, self.function, self.callee, [], {}, [], self.result, self.line,
-                    self.guard, implicit=True,
+                    solver,
+                    self.function,
+                    self.callee,
+                    [],
+                    {},
+                    [],
+                    self.result,
+                    self.line,
+                    self.guard,
+                    implicit=True,
                 )
                 self.function.calls.append(call)
                 solver.use(self.callee, call)
@@ -882,6 +896,18 @@ class _Special:
             if self.method != "__enter__":
                 return
         solver.add(self.result, value, mask)
+
+
+class _Within:
+    """Makes a call in some worlds only."""
+
+    __slots__ = ("call", "mask")
+
+    def __init__(self, call: CallUse, mask: int) -> None:
+        self.call, self.mask = call, mask
+
+    def __call__(self, value: Value, mask: int) -> None:
+        self.call(value, mask & self.mask)
 
 
 class _Method:
@@ -945,6 +971,3 @@ class _CalledBack:
                 self.solver.add(
                     self.solver.parameter(value.function, parameter.arg), value.receiver, mask
                 )
-
-
-__all__ = ["FREE", "GPU", "ON_CPU", "WITHOUT_PROOF", "CallUse", "Guard", "ImportUse", "Node"]

@@ -153,8 +153,20 @@ PASSES_ON = frozenset(
 NAMESPACES = frozenset(
     f"torch.cuda.{name}"
     for name in (
-        "amp", "comm", "gds", "graphs", "green_contexts", "jiterator", "memory", "nccl", "nvtx",
-        "profiler", "random", "sparse", "streams", "tunable",
+        "amp",
+        "comm",
+        "gds",
+        "graphs",
+        "green_contexts",
+        "jiterator",
+        "memory",
+        "nccl",
+        "nvtx",
+        "profiler",
+        "random",
+        "sparse",
+        "streams",
+        "tunable",
     )
 )
 """Modules below torch.cuda: reading one reaches nothing, what is read from it does."""

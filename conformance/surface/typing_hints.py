@@ -130,8 +130,11 @@ class Hints:
             name = torch_api.canonical(symbol.name)
             if name in torch_api.CLASSES:
                 yield self._solver.instance_of(name)
-        elif isinstance(definition, ast.expr) and symbol.module is not None:
-            if symbol.name not in self._aliases:
-                self._aliases.add(symbol.name)  # an alias can speak of itself
-                yield from self._read(symbol.module, definition)
-                self._aliases.discard(symbol.name)
+        elif (
+            isinstance(definition, ast.expr)
+            and symbol.module is not None
+            and symbol.name not in self._aliases  # an alias can speak of itself
+        ):
+            self._aliases.add(symbol.name)
+            yield from self._read(symbol.module, definition)
+            self._aliases.discard(symbol.name)

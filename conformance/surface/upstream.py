@@ -50,12 +50,13 @@ class Upstream:
                     for target in part.targets:
                         if isinstance(target, ast.Attribute):
                             yield from self._named(module, target)
-                elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
-                    if part.func.id == "setattr" and len(part.args) == 3:
-                        name = part.args[1]
-                        if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                            made = ast.Attribute(part.args[0], name.value, ast.Load())
-                            yield from self._named(module, made)
+                match part:
+                    case ast.Call(
+                        func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), _]
+                    ):
+                        yield from self._named(module, ast.Attribute(owner, name, ast.Load()))
+                    case _:
+                        pass
 
     def _named(self, module: Module, target: ast.Attribute) -> Iterator[str]:
         symbol = self._program.resolve(module, target)
@@ -65,7 +66,7 @@ class Upstream:
     def _overridden(self, module_name: str, name: str) -> Iterator[str]:
         module = self._program.module(module_name)
         cls = module.classes.get(name) if module else None
-        if cls is None:
+        if module is None or cls is None:
             return
         for statement in cls.node.body:
             if isinstance(statement, ast.FunctionDef):

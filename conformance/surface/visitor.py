@@ -55,7 +55,6 @@ class _Visit:
         self.class_body: Class | None = None
         self.globals: set[str] = set()
         self.place = _place(function)
-        self._property_reads: set[int] = set()
 
     def run(self) -> None:
         node = self.function.node
@@ -90,8 +89,11 @@ class _Visit:
                 return
             outer = outer.parent
         module = self.module
-        if name in module.bindings or module.stars or name in module.globals or (
-            module.name == "vllm.platforms" and name == "current_platform"
+        if (
+            name in module.bindings
+            or module.stars
+            or name in module.globals
+            or (module.name == "vllm.platforms" and name == "current_platform")
         ):
             self.solver.edge(self.solver.global_node(module, name), local)
         if name not in module.bindings and name in _BUILTINS:
@@ -102,9 +104,7 @@ class _Visit:
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             node = self.solver.parameter(function, argument.arg)
             if argument.annotation is not None:
-                self.solver.annotated.setdefault(
-                    node, (self.module, argument.annotation, function)
-                )
+                self.solver.annotated.setdefault(node, (self.module, argument.annotation, function))
         for extra in (arguments.vararg, arguments.kwarg):
             if extra is not None:
                 self.solver.parameter(function, extra.arg)
@@ -202,9 +202,9 @@ class _Visit:
             case ast.Import() | ast.ImportFrom():
                 self._import(statement, guard)
             case ast.Delete(targets=targets):
-                for target in targets:
-                    if isinstance(target, ast.Attribute | ast.Subscript):
-                        self.expression(target.value, guard)
+                for deleted in targets:
+                    if isinstance(deleted, ast.Attribute | ast.Subscript):
+                        self.expression(deleted.value, guard)
             case ast.Global(names=names):
                 self.globals.update(names)
             case _:
@@ -309,9 +309,13 @@ class _Visit:
         if isinstance(target, ast.Name) and self.class_body is None:
             node = self._name(target.id, store=True)
             self.solver.annotated.setdefault(node, (self.module, annotation, self.function))
-        elif isinstance(target, ast.Attribute) and self.cls is not None:
-            if isinstance(target.value, ast.Name) and target.value.id == "self":
-                self.cls.annotations.setdefault(target.attr, (self.module, annotation))
+        elif (
+            self.cls is not None
+            and isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id == "self"
+        ):
+            self.cls.annotations.setdefault(target.attr, (self.module, annotation))
         if statement.value is not None or self.class_body is None:
             self.store(target, source, guard)
 
@@ -355,9 +359,7 @@ class _Visit:
             case ast.Attribute(value=value, attr=name):
                 base = self._quietly(value, guard)
                 if base is not None:
-                    return lambda source, mask: solver.use(
-                        base, _Store(solver, name, source, mask)
-                    )
+                    return lambda source, mask: solver.use(base, _Store(solver, name, source, mask))
             case ast.Subscript(value=value):
                 return self._into(value, guard)
             case ast.Name(id=name):
@@ -426,9 +428,7 @@ class _Visit:
         for decorator in node.decorator_list:
             self._decorate(decorator, value, target, guard)
 
-    def _decorate(
-        self, decorator: ast.expr, value: Value, target: Node, guard: Guard
-    ) -> None:
+    def _decorate(self, decorator: ast.expr, value: Value, target: Node, guard: Guard) -> None:
         callee = self._decorator(decorator, guard)
         if callee is None:
             return
@@ -436,8 +436,15 @@ class _Visit:
         self._seed(decorated, value, guard)
         result = Node()
         use = CallUse(
-            self.solver, self.function, callee, [decorated], {}, [], result,
-            decorator.lineno, guard,
+            self.solver,
+            self.function,
+            callee,
+            [decorated],
+            {},
+            [],
+            result,
+            decorator.lineno,
+            guard,
         )
         self._call_use(use)
         self.solver.use(result, _Decorated(self.solver, target, value))
@@ -476,8 +483,15 @@ class _Visit:
                 self._seed(decorated, self.solver.class_value(cls), guard)
                 self._call_use(
                     CallUse(
-                        self.solver, self.function, callee, [decorated], {}, [], Node(),
-                        decorator.lineno, guard,
+                        self.solver,
+                        self.function,
+                        callee,
+                        [decorated],
+                        {},
+                        [],
+                        Node(),
+                        decorator.lineno,
+                        guard,
                     )
                 )
         outer, outer_cls = self.class_body, self.cls
@@ -572,9 +586,14 @@ class _Visit:
                     self._seed(holder, solver.external(source), guard)
                     self.function.occurrences.append(
                         Occurrence(
-                            holder, alias.name, "import",
-                            getattr(alias, "lineno", line), getattr(alias, "end_lineno", line),
-                            guard, None, "",
+                            holder,
+                            alias.name,
+                            "import",
+                            getattr(alias, "lineno", line),
+                            getattr(alias, "end_lineno", line),
+                            guard,
+                            None,
+                            "",
                         )
                     )
                 continue
@@ -589,7 +608,7 @@ class _Visit:
     def _import_module(self, name: str, line: int, guard: Guard) -> None:
         if name.partition(".")[0] == self.solver.program.package:
             use = ImportUse(self.solver, self.function, name, line, guard)
-            self.function.calls.append(use)  # type: ignore[arg-type]
+            self.function.calls.append(use)
             use.again(EVERYWHERE)
 
     def _qualname(self, name: str) -> str:
@@ -690,13 +709,11 @@ class _Visit:
         if not isinstance(value, str) or not value.startswith(self.solver.program.package + "."):
             return None
         name = value.replace(":", ".")
-        if not (
-            self.solver.program.has(name) or self.solver.program.has(name.rpartition(".")[0])
-        ):
+        if not (self.solver.program.has(name) or self.solver.program.has(name.rpartition(".")[0])):
             return None
-        node = Node()
-        self._seed(node, self.solver.text(name), guard)
-        return node
+        holder = Node()
+        self._seed(holder, self.solver.text(name), guard)
+        return holder
 
     def _attribute(self, base: Node, name: str, node: ast.expr, guard: Guard) -> Node:
         return self.solver.attribute(base, name, self.function, node.lineno, guard)
@@ -788,8 +805,17 @@ class _Visit:
             return None
         result = Node()
         use = CallUse(
-            self.solver, self.function, callee or Node(), positional, keywords, stars, result,
-            node.lineno, guard, attribute, base,
+            self.solver,
+            self.function,
+            callee or Node(),
+            positional,
+            keywords,
+            stars,
+            result,
+            node.lineno,
+            guard,
+            attribute,
+            base,
         )
         self._call_use(use)
         if attribute:
@@ -798,10 +824,10 @@ class _Visit:
             self.solver.container_reads.append(use)
         if attribute in torch_api.CONTAINER_WRITES and isinstance(func, ast.Attribute):
             self.solver.container_writes.append((use, self._into(func.value, guard)))
-        if isinstance(func, ast.Name) and func.id in ("resolve_obj_by_qualname", "resolve_obj"):
-            for argument in (*positional, *keywords.values()):
-                if argument is not None:
-                    self.solver.use(argument, _ByString(self.solver, use))
+        if _last_of(func) == "resolve_obj_by_qualname":
+            for named in (*positional, *keywords.values()):
+                if named is not None:
+                    self.solver.use(named, _ByString(self.solver, use))
         return result
 
     def _call_use(self, use: CallUse) -> None:
@@ -817,9 +843,10 @@ class _Visit:
 
     def _special(self, name: str, node: ast.Call, guard: Guard) -> Node | None:
         match name, node.args:
-            case ("getattr" | "hasattr" | "setattr" | "delattr"), [
-                target, ast.Constant(value=str(attribute)), *others
-            ]:
+            case (
+                ("getattr" | "hasattr" | "setattr" | "delattr"),
+                [target, ast.Constant(value=str(attribute)), *others],
+            ):
                 base = self.expression(target, guard)
                 values = [self.expression(other, guard) for other in others]
                 if base is None:
@@ -828,9 +855,7 @@ class _Visit:
                 kind = "write" if name in ("setattr", "delattr") else "read"
                 self._occurrence(base, made, kind, guard, None)
                 if name == "setattr" and values[0] is not None:
-                    self.solver.use(
-                        base, _Store(self.solver, attribute, values[0], guard.mask)
-                    )
+                    self.solver.use(base, _Store(self.solver, attribute, values[0], guard.mask))
                     return Node()
                 found = self._attribute(base, attribute, node, guard)
                 if name == "getattr":
@@ -886,9 +911,7 @@ class _Visit:
                 Occurrence(None, node.attr, kind, last, last, guard, call, _last_name(node))
             )
 
-    def _named_use(
-        self, node: Node, name: ast.Name, guard: Guard, call: ast.Call | None
-    ) -> None:
+    def _named_use(self, node: Node, name: ast.Name, guard: Guard, call: ast.Call | None) -> None:
         """A use of a name, which may stand for an attribute of the device."""
         kind = "call" if call is not None else "read"
         self.function.occurrences.append(
@@ -972,9 +995,7 @@ class _Store:
 
     def __call__(self, value: Value, mask: int) -> None:
         if value.kind == "instance" and value.cls is not None:
-            self.solver.edge(
-                self.source, self.solver.field(value.cls, self.name), mask & self.mask
-            )
+            self.solver.edge(self.source, self.solver.field(value.cls, self.name), mask & self.mask)
         elif value.kind == "class" and value.cls is not None:
             node = value.cls.attributes.get(self.name)
             if node is None:

@@ -17,7 +17,7 @@ from conformance.surface import torch_api
 from conformance.surface.contexts import entry_names, is_async_output
 from conformance.surface.folding import Folder
 from conformance.surface.model import Inventory
-from conformance.surface.program import Class, Function, Module, Program
+from conformance.surface.program import Class, Function, Program
 from conformance.surface.registry import (
     imported_names,
     named_modules,
@@ -43,9 +43,37 @@ _TOO_COMMON = frozenset(
     for kind in (list, dict, set, str, bytes, int)
     for name in dir(kind)
     if not name.startswith("__")
-) | {"debug", "error", "exception", "info", "warning", "info_once", "warning_once", "debug_once",
-     "size", "view", "reshape", "to", "numpy", "item", "tolist", "contiguous", "flatten", "clone",
-     "close", "read", "write", "open", "start", "run", "wait", "shape", "fill_", "zero_", "copy_"}
+) | {
+    "debug",
+    "error",
+    "exception",
+    "info",
+    "warning",
+    "info_once",
+    "warning_once",
+    "debug_once",
+    "size",
+    "view",
+    "reshape",
+    "to",
+    "numpy",
+    "item",
+    "tolist",
+    "contiguous",
+    "flatten",
+    "clone",
+    "close",
+    "read",
+    "write",
+    "open",
+    "start",
+    "run",
+    "wait",
+    "shape",
+    "fill_",
+    "zero_",
+    "copy_",
+}
 """Method names of builtins, loggers and tensors; by name alone they say nothing."""
 
 
@@ -58,7 +86,9 @@ def walk(tree: SourceTree) -> Inventory:
     with _unhindered():
         walk = _Walk(tree)
         walk.run()
-        return Inventory.of(tree.version or "unknown", rows(walk.solver, walk.starts, walk.upstream))
+        return Inventory.of(
+            tree.version or "unknown", rows(walk.solver, walk.starts, walk.upstream)
+        )
 
 
 class _Walk:
@@ -296,14 +326,14 @@ class _Walk:
             for module_name, imported in imported_names(self.program, name, text):
                 module = self.program.module(module_name)
                 symbol = self.program.lookup(module, imported) if module is not None else None
-                if symbol is not None and isinstance(symbol.definition, Class):
-                    if symbol.definition.module.name not in named:
-                        self._perhaps(symbol.definition, everything=False)
+                cls = symbol.definition if symbol is not None else None
+                if isinstance(cls, Class) and cls.module.name not in named:
+                    self._perhaps(cls, everything=False)
             if speaks_of_device(text):
                 module = self.program.module(name)
                 assert module is not None
-                for cls in module.classes.values():
-                    self._perhaps(cls, everything=True)
+                for model in module.classes.values():
+                    self._perhaps(model, everything=True)
         return changed
 
     def _perhaps(self, cls: Class, *, everything: bool) -> None:
@@ -397,6 +427,3 @@ def _unhindered() -> Iterator[None]:
         sys.setrecursionlimit(limit)
         if was_enabled:
             gc.enable()
-
-
-__all__ = ["EVERYWHERE", "FREE", "Node", "walk"]

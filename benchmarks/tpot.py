@@ -6,7 +6,8 @@
 Two processes, one per runner, hold an engine each and take turns at the same request; the one whose
 turn it is not waits for its pipe. The order is swapped every round, so that neither runner is
 always the one that comes second. A round gives one ratio, runner to upstream, of two
-measurements a second apart; the report is the median of these ratios with an interval.
+measurements a second apart, a start of the pair the median of its rounds; the report is the
+geometric mean over the starts, with an interval.
 
 Time is wall-clock time. Beside it stands the same ratio of CPU time, all threads together, which
 other programs on the machine disturb less; with ``--threads 1`` it counts work alone, as then no
@@ -34,7 +35,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -54,7 +55,7 @@ from conformance.target import (  # noqa: E402
     require_vllm,
 )
 
-SCHEMA = "vllm-conformance/tpot/1"
+SCHEMA = "vllm-conformance/tpot/2"
 UPSTREAM = parse_subject("upstream")
 RESAMPLES = 2000
 SETTLE_SECONDS = 0.03
@@ -99,14 +100,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The median of the rounds' ratios, and its 95% interval."""
+    """The mean of the starts' ratios, and its 95% interval."""
 
-    median: float
+    mean: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return f"{self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True)
@@ -218,29 +219,35 @@ def summarise(batch: int, rounds: Sequence[Round]) -> Summary:
         upstream_ms=1e3 * median(taken.upstream.wall for taken in rounds),
         subject_cpu_ms=1e3 * median(taken.subject.cpu for taken in rounds),
         upstream_cpu_ms=1e3 * median(taken.upstream.cpu for taken in rounds),
-        ratio=median_ratio(ratios),
-        cpu_ratio=median_ratio([[taken.cpu_ratio for taken in group] for group in starts]),
+        ratio=mean_ratio(ratios),
+        cpu_ratio=mean_ratio([[taken.cpu_ratio for taken in group] for group in starts]),
         ratio_per_start=tuple(map(median, ratios)),
     )
 
 
-def median_ratio(groups: Sequence[Sequence[float]], seed: int = 0) -> Ratio:
-    """Return the median of all values and its 95% interval by bootstrap; a group is one start.
+def mean_ratio(groups: Sequence[Sequence[float]], seed: int = 0) -> Ratio:
+    """Return the geometric mean of the groups' medians and its 95% interval by bootstrap.
 
-    The bootstrap draws groups and then values within each, because two rounds of the same pair of
-    processes have more in common than two rounds of different pairs.
+    A group is one start of the two processes. The process that is started first can be slower than
+    the other by far more than what is looked for, whatever runner it is (the control shows it), and
+    the order alternates: in the geometric mean of two neighbouring starts that cancels, while in a
+    median of all rounds it does not. The bootstrap draws such pairs of starts, and rounds in each.
     """
     chance = random.Random(seed)
-    medians = sorted(
-        median(
-            value
-            for group in chance.choices(groups, k=len(groups))
-            for value in chance.choices(group, k=len(group))
+    pairs = [groups[index : index + 2] for index in range(0, len(groups), 2)]
+    means = sorted(
+        geometric_mean(
+            median(chance.choices(group, k=len(group)))
+            for pair in chance.choices(pairs, k=len(pairs))
+            for group in pair
         )
         for _ in range(RESAMPLES)
     )
-    middle = median(itertools.chain.from_iterable(groups))
-    return Ratio(middle, medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES)])
+    return Ratio(
+        geometric_mean(map(median, groups)),
+        means[int(0.025 * RESAMPLES)],
+        means[int(0.975 * RESAMPLES)],
+    )
 
 
 class Engine:
@@ -521,9 +528,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--starts",
-        type=_at_least(1),
+        type=_at_least(2),
         default=4,
-        help="how often both processes are started anew (default: 4)",
+        help="how often both processes are started anew, an even number (default: 4)",
     )
     parser.add_argument(
         "--warmup",
@@ -550,6 +557,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parsed.batch = sorted(set(parsed.batch or (1, 4)))
     if parsed.control and parsed.subject != "ours":
         parser.error("--control compares upstream with itself: leave --subject out")
+    if parsed.starts % 2:
+        parser.error(
+            f"--starts {parsed.starts} starts one runner first more often than the other: "
+            "give an even number"
+        )
     if parsed.rounds % (2 * parsed.starts):
         parser.error(
             f"--rounds {parsed.rounds} does not share out into both orders of {parsed.starts} "

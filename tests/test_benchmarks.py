@@ -53,16 +53,16 @@ def test_the_ratio_is_of_each_round_and_not_of_the_medians(tpot):
     turns = [(1.02 * pace, 1.00 * pace) for pace in (1.0, 2.0, 8.0, 9.0)]
     taken = [tpot.Round(0, tpot.Turn(a, 2 * a), tpot.Turn(b, 4 * b)) for a, b in turns]
     summary = tpot.summarise(4, taken)
-    assert summary.ratio.median == pytest.approx(1.02)
+    assert summary.ratio.mean == pytest.approx(1.02)
     assert (summary.ratio.low, summary.ratio.high) == pytest.approx((1.02, 1.02))
-    assert summary.cpu_ratio.median == pytest.approx(0.51)
+    assert summary.cpu_ratio.mean == pytest.approx(0.51)
     assert (summary.batch, summary.rounds) == (4, 4)
     assert (summary.subject_ms, summary.upstream_ms) == pytest.approx((5100.0, 5000.0))
 
 
 def test_one_round_that_was_disturbed_does_not_move_the_median(tpot):
     summary = tpot.summarise(1, rounds(tpot, 0, 1.0, 1.01, 1.02, 1.01, 30.0))
-    assert summary.ratio.median == pytest.approx(1.01)
+    assert summary.ratio.mean == pytest.approx(1.01)
 
 
 def test_each_start_has_its_own_median(tpot):
@@ -70,19 +70,27 @@ def test_each_start_has_its_own_median(tpot):
     assert tpot.summarise(1, taken).ratio_per_start == pytest.approx((1.0, 1.3))
 
 
-def test_the_interval_is_repeatable_and_holds_the_median(tpot):
+def test_the_interval_is_repeatable_and_holds_the_mean(tpot):
     ratios = [0.97, 0.99, 1.0, 1.0, 1.01, 1.02, 1.05]
-    ratio = tpot.median_ratio([ratios])
-    assert ratio == tpot.median_ratio([ratios])
-    assert min(ratios) <= ratio.low < ratio.median < ratio.high <= max(ratios)
+    ratio = tpot.mean_ratio([ratios, ratios])
+    assert ratio == tpot.mean_ratio([ratios, ratios])
+    assert min(ratios) <= ratio.low < ratio.mean < ratio.high <= max(ratios)
 
 
-def test_starts_that_differ_widen_the_interval(tpot):
-    low, high = [0.90, 0.91, 0.92] * 4, [1.08, 1.09, 1.10] * 4
-    together = tpot.median_ratio([low + high])
-    apart = tpot.median_ratio([low, high])
-    assert apart.low < 0.92 and apart.high > 1.08
-    assert apart.high - apart.low >= together.high - together.low
+def test_who_was_started_first_cancels(tpot):
+    first, second = [1.17, 1.18, 1.19], [1 / 1.17, 1 / 1.18, 1 / 1.19]
+    ratio = tpot.mean_ratio([first, second] * 4)
+    assert ratio.mean == pytest.approx(1.0)
+    assert ratio.high - ratio.low < 0.02
+    slower = tpot.mean_ratio([[1.03 * value for value in group] for group in [first, second] * 4])
+    assert slower.mean == pytest.approx(1.03) and slower.low > 1.02
+
+
+def test_pairs_of_starts_that_differ_widen_the_interval(tpot):
+    same = tpot.mean_ratio([[1.0], [1.0]] * 4)
+    apart = tpot.mean_ratio([[0.9], [0.9], [1.1], [1.1]] * 2)
+    assert same.high == same.low == pytest.approx(1.0)
+    assert apart.low < 0.95 and apart.high > 1.05
 
 
 def test_defaults(tpot):
@@ -103,6 +111,7 @@ def test_batches_are_sorted_and_counted_once(tpot):
         ("--output-tokens 1", "at least 2 is needed, not '1'"),
         ("--rounds many", "at least 2 is needed, not 'many'"),
         ("--rounds 30 --starts 4", "give a multiple of 8"),
+        ("--rounds 30 --starts 3", "give an even number"),
         ("--control --subject bare", "leave --subject out"),
         ("--model no-such", "--model"),
         ("--format yaml", "--format"),
@@ -167,8 +176,8 @@ def test_a_report_names_its_schema_and_keeps_every_round(tpot):
         rounds={"1": tuple(taken)},
     )
     data = json.loads(report.to_json())
-    assert data["schema"] == "vllm-conformance/tpot/1"
-    assert data["results"][0]["ratio"]["median"] == pytest.approx(1.01)
+    assert data["schema"] == "vllm-conformance/tpot/2"
+    assert data["results"][0]["ratio"]["mean"] == pytest.approx(1.01)
     assert [item["subject"]["wall"] for item in data["rounds"]["1"]] == [0.01, 0.0102]
     assert "1.010 (1.000 to 1.020)" in report.to_table()
     assert max(map(len, report.to_table().splitlines())) <= 120

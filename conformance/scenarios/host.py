@@ -18,19 +18,24 @@ from types import TracebackType
 from typing import Any
 
 from conformance.cache import default_cache
+from conformance.scenarios import triton_backend
 from conformance.scenarios.observation import ChildRun, Exit, Phase, Raised, tail
 
 CHILD_ENVIRONMENT = {
     # One process, so that a phase, a crash and a leak can be told apart; scenarios about worker
     # processes set it otherwise.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+GENERATION_ENVIRONMENT = {
+    "v1": {"VLLM_USE_V2_MODEL_RUNNER": "0"},
+    "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", **triton_backend.INTERPRETED},
+}
+"""What chooses the runner generation: variables for the server and each of its children."""
 _SERVER_ENVIRONMENT = {
     # Fills memory that was allocated and not written: what reads it must be wrong every time.
     "GLIBC_TUNABLES": "glibc.malloc.perturb=85",
@@ -46,11 +51,15 @@ class HostError(RuntimeError):
 class Host:
     """Runs jobs, one at a time, in children of a fork server.
 
+    ``generation`` is which of vLLM's runners the children get. The V2 runner needs Triton, which
+    has to be prepared before vLLM is imported, so each generation has a fork server of its own.
     Use it as a context manager: its end ends the server and removes every temporary file.
     """
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self, cache: Path | None = None, generation: str = "v1") -> None:
         self.cache = cache or default_cache()
+        self.generation = generation
+        self._others: dict[str, Host] = {}
         self._server: subprocess.Popen[str] | None = None
         self._directory: Path | None = None
         self._sockets: Path | None = None
@@ -67,6 +76,14 @@ class Host:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def of(self, generation: str) -> Host:
+        """Return the host of a runner generation: this one, or another that ends with it."""
+        if generation == self.generation:
+            return self
+        if generation not in self._others:
+            self._others[generation] = Host(self.cache, generation)
+        return self._others[generation]
 
     def run(
         self,
@@ -86,7 +103,7 @@ class Host:
             limit: seconds after which the child is killed.
 
         Raises:
-            HostError: the fork server does not start, or died.
+            HostError: the fork server does not start, or died; or the generation cannot run here.
         """
         server = self._started()
         directory = self._new_directory()
@@ -96,6 +113,7 @@ class Host:
             "directory": str(directory),
             "environment": {
                 **CHILD_ENVIRONMENT,
+                **GENERATION_ENVIRONMENT[self.generation],
                 **self._cache_variables(),
                 "VLLM_RPC_BASE_PATH": str(self._sockets),
                 **(environment or {}),
@@ -117,7 +135,9 @@ class Host:
         return run
 
     def close(self) -> None:
-        """End the fork server and remove the temporary directory."""
+        """End the fork server and remove the temporary directory; of other generations too."""
+        while self._others:
+            self._others.popitem()[1].close()
         if self._server is not None:
             assert self._server.stdin is not None and self._server.stdout is not None
             self._server.stdin.close()
@@ -137,19 +157,26 @@ class Host:
         if self._broken is not None:
             raise HostError(self._broken)
         if self._server is None:
+            if self.generation == "v2" and (problem := triton_backend.missing()):
+                raise HostError(problem)
             self._directory = Path(tempfile.mkdtemp(prefix="vllm-conformance-"))
             # A socket's path has at most 107 characters, and TMPDIR may be long.
             short = Path("/tmp")
             where = short if short.is_dir() and os.access(short, os.W_OK) else self._directory
             self._sockets = Path(tempfile.mkdtemp(prefix="vc-", dir=where))
             environment = {k: v for k, v in os.environ.items() if k not in _UNSET}
-            environment.update(CHILD_ENVIRONMENT, **_SERVER_ENVIRONMENT, **self._cache_variables())
+            environment |= {
+                **CHILD_ENVIRONMENT,
+                **GENERATION_ENVIRONMENT[self.generation],
+                **_SERVER_ENVIRONMENT,
+                **self._cache_variables(),
+            }
             # The server finds the packages where this process found them, installed or not.
             paths = (str(_ROOT), environment.get("PYTHONPATH"))
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
             with (self._directory / "server.stderr").open("w") as stderr:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-m", "conformance.scenarios.forkserver"],
+                    [sys.executable, "-m", "conformance.scenarios.forkserver", self.generation],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stderr,

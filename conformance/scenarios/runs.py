@@ -36,7 +36,7 @@ class Runs:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._runs: dict[tuple[str, str], ChildRun] = {}
+        self._runs: dict[tuple[str, str, str], ChildRun] = {}
         self._references: dict[str, ReferenceSet] = {}
 
     def observe(
@@ -44,12 +44,20 @@ class Runs:
         subject: Subject,
         scenario: Scenario,
         *,
+        generation: str = "v1",
         environment: dict[str, str] | None = None,
     ) -> ChildRun:
-        """Return the run of a scenario, made once unless it has an environment of its own."""
-        key = (subject.name, scenario.name)
+        """Return the run of a scenario, made once unless it has an environment of its own.
+
+        ``generation`` is which of vLLM's runners makes it; only upstream has the second, ``v2``.
+
+        Raises:
+            HostError: that runner cannot run here.
+        """
+        key = (subject.name, scenario.name, generation)
         planted = require_planted_fault(os.environ.get(FAULT_VARIABLE))
-        fault = planted if planted and (planted["subject"], planted["scenario"]) == key else None
+        is_planted = planted and (planted["subject"], planted["scenario"], "v1") == key
+        fault = planted if is_planted else None
         if environment is None and key in self._runs:
             return self._runs[key]
         arguments: dict[str, Any] = {
@@ -60,10 +68,10 @@ class Runs:
         }
         if fault is not None:
             arguments["fault"] = fault
-        run = self.host.run(
+        run = self.host.of(generation).run(
             entry_of(scenario),
             arguments,
-            label=f"{subject.name}, {scenario.name}",
+            label=", ".join((subject.name, scenario.name, *(["V2"] if generation == "v2" else []))),
             environment={**scenario.environment, **(environment or {})},
             limit=scenario.limit,
         )

@@ -334,6 +334,7 @@ class Function:
         "arguments",
         "calls",
         "cls",
+        "decorated_with",
         "decorators",
         "edges",
         "is_proven",
@@ -381,6 +382,7 @@ class Function:
         self.calls: list[CallUse | ImportUse] = []
         self.occurrences: list[Occurrence] = []
         self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
+        self.decorated_with: list[Node] = []
         self.result: Node | None = None
         self.lambdas = 0
 

@@ -200,12 +200,15 @@ def _found(function: Function, occurrence: Occurrence) -> Iterator[tuple[str, Ki
         return
     values = occurrence.base.values if occurrence.base is not None else {}
     if kind == "launch":
-        kernels = [v for v in values if v.function is not None and v.function.kind == "kernel"]
-        if len(kernels) <= _MOST_KERNELS:
-            for value in kernels:
-                assert value.function is not None
-                yield f"triton:{value.function.name}", kind, here & values[value], False
+        yield from _launched(values, here)
         return
+    if kind == "call":
+        called = values if not name else occurrence.callee.values if occurrence.callee else {}
+        behind: dict[Value, int] = {}
+        for value, worlds in called.items():
+            for kernel, others in _kernels_behind(value).items():
+                behind[kernel] = behind.get(kernel, 0) | (worlds & others)
+        yield from _launched(behind, here)
     if not name:  # a call of a name
         for value, worlds in values.items():
             if value.kind == "external" and torch_api.is_device(value.name):
@@ -231,6 +234,37 @@ def _found(function: Function, occurrence: Occurrence) -> Iterator[tuple[str, Ki
         guess = _guess(occurrence)
         if guess is not None:
             yield guess, kind, here, True
+
+
+def _launched(values: dict[Value, int], here: int) -> Iterator[tuple[str, Kind, int, bool]]:
+    kernels = [v for v in values if v.function is not None and v.function.kind == "kernel"]
+    if len(kernels) <= _MOST_KERNELS:
+        for value in kernels:
+            assert value.function is not None
+            name = value.function.qualname.rpartition("<locals>.")[2]
+            yield f"triton:{name}", "launch", here & values[value], False
+
+
+def _kernels_behind(value: Value) -> dict[Value, int]:
+    """Kernels that a call launches through a helper.
+
+    A decorator was given one beside the function that is called, or the object that is called has
+    one among its methods.
+    """
+    found: dict[Value, int] = {}
+    if value.function is not None and value.function.kind != "kernel":
+        for node in value.function.decorated_with:
+            found.update(node.values)
+    elif value.kind == "instance" and value.cls is not None and _is_callable(value.cls):
+        for base in value.cls.mro:
+            for name, method in base.methods.items():
+                if method.kind == "kernel":
+                    found.update(base.attributes[name].values)
+    return found
+
+
+def _is_callable(cls: Class) -> bool:
+    return any("__call__" in base.methods for base in cls.mro)
 
 
 def _joined(one: _Site, other: _Site) -> _Site:

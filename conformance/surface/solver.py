@@ -145,6 +145,7 @@ class CallUse:
         "attribute",
         "base",
         "callee",
+        "decorates",
         "function",
         "guard",
         "guessed",
@@ -171,7 +172,9 @@ class CallUse:
         attribute: str = "",
         base: Node | None = None,
         implicit: bool = False,
+        decorates: bool = False,
     ) -> None:
+        self.decorates = decorates
         self.solver = solver
         self.function = function
         self.callee = callee
@@ -700,7 +703,7 @@ class Solver:
             self.implicit(call, arguments[0], torch_api.SPECIAL_METHODS[name], mask)
         if name in torch_api.NEVER_CALLS_BACK:
             return
-        if torch_api.calls_later(name):
+        if call.decorates or torch_api.calls_later(name):  # a decorator calls nothing yet
             for argument in arguments:
                 self.edge(argument, call.result, mask)
             return

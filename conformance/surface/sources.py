@@ -13,7 +13,7 @@ import os
 import stat
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -54,7 +54,8 @@ class SourceTree:
 
     ``label`` is for people; ``version`` is vLLM's, None where nothing says it; ``digest`` is hex
     and changes with the files: of a directory it covers paths, sizes and times in nanoseconds, of
-    an archive it is the sha256, of git the tree's id. ``files`` is by module name, sorted.
+    an archive it is the sha256, of git the tree's id. ``files`` is by module name, sorted. ``spec``
+    is what ``open_source`` gives it again for in another process, None if it cannot.
     """
 
     label: str
@@ -62,6 +63,7 @@ class SourceTree:
     digest: str
     files: Mapping[str, SourceFile]
     _read: Callable[[str], bytes] = field(repr=False)
+    spec: str | None = None
 
     def read(self, module: str) -> bytes:
         """Return the bytes of a module's file.
@@ -95,6 +97,11 @@ def open_source(spec: str, *, package: str = "vllm", cache: Path | None = None) 
         raise WrongUse(f"{shown(package)} is no package's name: give one such as vllm.")
     if not spec.strip() or "\0" in spec:
         raise WrongUse(f"{shown(spec)} names no source: {_TAKEN}.")
+    tree = _open(spec, package, cache)
+    return replace(tree, spec=spec) if package == "vllm" and cache is None else tree
+
+
+def _open(spec: str, package: str, cache: Path | None) -> SourceTree:
     if spec == "installed":
         return _open_installed(package)
     wanted = releases.parse_release(spec, package)

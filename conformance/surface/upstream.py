@@ -10,6 +10,7 @@ from conformance.surface import torch_api
 from conformance.surface.program import Module, Program
 
 _CPU_MODULE = re.compile(r"vllm\.v1\.worker\.(cpu_\w+|cpu(\.\w+)*)|vllm\.platforms\.cpu")
+_KERNEL = re.compile(r"vllm(?:\.[a-z_]\w*)*\.((?:[A-Z]\w*\.)?\w*kernel\w*)")
 _CLASSES = (
     ("vllm.v1.worker.cpu_model_runner", "CPUModelRunner", "v1"),
     ("vllm.v1.worker.cpu.model_runner", "CPUModelRunner", "v2"),
@@ -29,6 +30,8 @@ class Upstream:
 
     def rebinds(self, attribute: str) -> bool:
         """Whether an attribute, or the class that it is a member of, is assigned."""
+        if attribute.startswith("triton:"):
+            return attribute in self.rebound
         parts = attribute.split(".")
         return any(".".join(parts[:count]) in self.rebound for count in range(2, len(parts) + 1))
 
@@ -50,6 +53,12 @@ class Upstream:
                     for target in part.targets:
                         if isinstance(target, ast.Attribute):
                             yield from self._named(module, target)
+                            yield f"triton:{target.attr}"
+                elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    # A table of kernels by dotted name; a method of a class keeps its class.
+                    name = _KERNEL.fullmatch(part.value)
+                    if name is not None:
+                        yield f"triton:{name[1]}"
                 match part:
                     case ast.Call(
                         func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), _]

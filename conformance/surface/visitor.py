@@ -427,6 +427,13 @@ class _Visit:
         self._seed(target, value, guard)
         for decorator in node.decorator_list:
             self._decorate(decorator, value, target, guard)
+            if isinstance(decorator, ast.Call):
+                given = (*decorator.args, *(keyword.value for keyword in decorator.keywords))
+                for argument in given:
+                    if isinstance(argument, ast.Name | ast.Attribute):
+                        holder = self._quietly(argument, guard)
+                        if holder is not None:
+                            function.decorated_with.append(holder)
 
     def _decorate(self, decorator: ast.expr, value: Value, target: Node, guard: Guard) -> None:
         callee = self._decorator(decorator, guard)
@@ -445,6 +452,7 @@ class _Visit:
             result,
             decorator.lineno,
             guard,
+            decorates=True,
         )
         self._call_use(use)
         self.solver.use(result, _Decorated(self.solver, target, value))
@@ -492,6 +500,7 @@ class _Visit:
                         Node(),
                         decorator.lineno,
                         guard,
+                        decorates=True,
                     )
                 )
         outer, outer_cls = self.class_body, self.cls

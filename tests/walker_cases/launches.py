@@ -64,6 +64,69 @@ CASES = (
         """,
     ),
     runner(
+        "a decorator that is given the kernel, and launches it when the function is called",
+        """
+        from outside import dispatcher
+        from vllm.triton_utils import triton
+
+        @triton.jit
+        def add_kernel(x, n):
+            pass
+
+        @dispatcher(kernel=add_kernel)
+        def add(x, n):
+            return (1,), {}
+
+        class GPUModelRunner:
+            def execute_model(self, x, n):
+                add(x, n)  #! triton:add_kernel launch execute tier=direct cpu=true as=add
+        """,
+    ),
+    runner(
+        "an object that launches the kernel of its class when it is called",
+        """
+        from vllm.triton_utils import triton
+        from vllm.v1.launcher import Launcher, launches
+
+        class AddKernel(Launcher):
+            @staticmethod
+            @triton.jit
+            def kernel(x, n):
+                pass
+
+            @launches
+            def __call__(self, x, n):
+                return (1,), {}
+
+        ADD = AddKernel()
+
+        class GPUModelRunner:
+            def execute_model(self, x, n):
+                ADD(x, n)  #! triton:AddKernel.kernel launch execute as=ADD
+        """,
+        {
+            "vllm/v1/launcher.py": """
+            class Launcher:
+                pass
+
+            def launches(method):
+                return method
+            """
+        },
+    ),
+    runner(
+        "an outside decorator does not call what it decorates",
+        """
+        import torch
+        from outside import override
+
+        class GPUModelRunner:
+            @override
+            def execute_model(self):
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call execute
+        """,
+    ),
+    runner(
         "jit with arguments",
         """
         from vllm.triton_utils import triton

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+\w+", re.MULTILINE)
 _HEADER = re.compile(r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
@@ -89,11 +90,7 @@ def _cut(text: str) -> tuple[str, dict[int, Span]] | None:
 
 
 def _line_starts(lines: list[str]) -> list[int]:
-    starts, at = [], 0
-    for line in lines:
-        starts.append(at)
-        at += len(line) + 1
-    return starts
+    return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
 
 
 def _line_of(starts: list[int], position: int, below: int) -> int:

@@ -340,13 +340,13 @@ class Function:
         "is_proven",
         "is_visited",
         "kind",
-        "lambdas",
         "line",
         "mask",
         "module",
         "names",
         "node",
         "occurrences",
+        "own_contexts",
         "parent",
         "qualname",
         "result",
@@ -383,8 +383,8 @@ class Function:
         self.occurrences: list[Occurrence] = []
         self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
         self.decorated_with: list[Node] = []
+        self.own_contexts: int | None = None
         self.result: Node | None = None
-        self.lambdas = 0
 
     @property
     def name(self) -> str:

@@ -155,7 +155,9 @@ class Reach:
         def arrive(function: Function, bits: int) -> None:
             own = owns.get(function)
             if own is None:
-                own = owns[function] = contexts.own(function) * _ONES
+                if function.own_contexts is None:
+                    function.own_contexts = contexts.own(function)
+                own = owns[function] = function.own_contexts * _ONES
             where = _spread(bits)
             if function.is_module:  # whoever imports it, and when
                 bits = where & (contexts.BIT["import"] * _ONES)

@@ -337,11 +337,20 @@ class Solver:
         while queue or unvisited:
             while queue:
                 node, value, new = queue.popleft()
-                for target, mask in list(node.edges.items()):
-                    if new & mask:
-                        self.add(target, value, new & mask)
-                for use in list(node.uses):
-                    use(value, new)
+                for target, mask in node.edges.items():
+                    # As ``add``, without a call: this is where most of the time goes.
+                    values = target.values
+                    known = values.get(value, 0)
+                    fresh = new & mask & ~known
+                    if fresh:
+                        if not known and len(values) >= MOST:
+                            target.full = True
+                        else:
+                            values[value] = known | fresh
+                            queue.append((target, value, fresh))
+                uses = node.uses
+                for index in range(len(uses)):  # those that come meanwhile are told by ``use``
+                    uses[index](value, new)
             if unvisited:
                 self._visit(self, unvisited.popleft())
 

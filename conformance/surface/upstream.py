@@ -56,9 +56,9 @@ class Upstream:
                             yield f"triton:{target.attr}"
                 elif isinstance(part, ast.Constant) and isinstance(part.value, str):
                     # A table of kernels by dotted name; a method of a class keeps its class.
-                    name = _KERNEL.fullmatch(part.value)
-                    if name is not None:
-                        yield f"triton:{name[1]}"
+                    kernel = _KERNEL.fullmatch(part.value)
+                    if kernel is not None:
+                        yield f"triton:{kernel[1]}"
                 match part:
                     case ast.Call(
                         func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), _]

@@ -83,6 +83,7 @@ def examine(environment: Environment) -> tuple[Row, ...]:
         _transformers(environment),
         _torchvision(environment),
         _triton(environment),
+        _v2_runner(environment),
         _vllm_command(environment),
         _processor(environment),
         _libnuma(environment),
@@ -220,6 +221,17 @@ def _triton(environment: Environment) -> Row:
         f"{version}: vLLM's kernels are JIT objects here",
         "Users also have the other mode: uninstall triton to check it.",
     )
+
+
+def _v2_runner(environment: Environment) -> Row:
+    if environment.version("triton") is None:
+        return Row(
+            "V2 runner",
+            "note",
+            "cannot run here without the package triton",
+            "Checks of V2 runs are n/a: `uv pip install triton` (1 GB) to have them.",
+        )
+    return Row("V2 runner", "ok", "runs, its kernels in Triton's interpreter")
 
 
 def _vllm_command(environment: Environment) -> Row:

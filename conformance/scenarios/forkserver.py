@@ -1,7 +1,6 @@
 """The fork server: a process that has imported torch and vLLM once, and forks a child per job.
 
-Started with ``python -m conformance.scenarios.forkserver`` and a runner generation, ``v1`` or
-``v2``, by `host.Host`; for V2 it prepares Triton before it imports vLLM. It reads a job per line
+Started with ``python -m conformance.scenarios.forkserver`` by `host.Host`; it reads a job per line
 on stdin and writes a line per finished job on stdout, both JSON. It runs one job at a time. As the
 reaper of its descendants it sees what a child leaves running, reports it and ends it.
 """
@@ -142,7 +141,7 @@ def main() -> None:
     _become_reaper()
     _end_with_parent(signal.SIGTERM)
     try:
-        if sys.argv[1:] == ["v2"]:
+        if triton_backend.is_wanted():
             triton_backend.register()
         for name in PRELOADED:
             importlib.import_module(name)

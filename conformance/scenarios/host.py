@@ -35,12 +35,12 @@ GENERATION_ENVIRONMENT = {
     "v1": {"VLLM_USE_V2_MODEL_RUNNER": "0"},
     "v2": {"VLLM_USE_V2_MODEL_RUNNER": "1", **triton_backend.INTERPRETED},
 }
-"""What chooses the runner generation: variables for the server and each of its children."""
+"""What chooses vLLM's runner, for the fork server and its children alike."""
 _SERVER_ENVIRONMENT = {
     # Fills memory that was allocated and not written: what reads it must be wrong every time.
     "GLIBC_TUNABLES": "glibc.malloc.perturb=85",
 }
-_UNSET = ("OMP_NUM_THREADS", "LD_PRELOAD")
+_UNSET = ("OMP_NUM_THREADS", "LD_PRELOAD", *triton_backend.INTERPRETED)
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -176,7 +176,7 @@ class Host:
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
             with (self._directory / "server.stderr").open("w") as stderr:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-m", "conformance.scenarios.forkserver", self.generation],
+                    [sys.executable, "-m", "conformance.scenarios.forkserver"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stderr,

@@ -9,15 +9,25 @@ import json
 import subprocess
 import sys
 
+from conformance.scenarios import triton_backend
 from conformance.scenarios.child import Journal
 from conformance.scenarios.observation import tail
 
+_PREPARE = "from conformance.scenarios import triton_backend; triton_backend.register(); "
+_IMPORT = (
+    "import sys; from conformance.surface.import_run import main; sys.exit(main(sys.argv[1:]))"
+)
+
 
 def run(journal: Journal, generation: str) -> None:
-    """Import a runner generation, ``v1`` or ``v2``, in a new process; report its touches."""
+    """Import a runner generation, ``v1`` or ``v2``, in a new process; report its touches.
+
+    With Triton's kernels, if this child's own process has them.
+    """
+    code = _PREPARE + _IMPORT if triton_backend.is_wanted() else _IMPORT
     with journal.phase_of("import"):
         done = subprocess.run(
-            [sys.executable, "-m", "conformance.surface.import_run", generation],
+            [sys.executable, "-c", code, generation],
             capture_output=True,
             text=True,
             check=False,

@@ -49,15 +49,15 @@ class Runs:
     ) -> ChildRun:
         """Return the run of a scenario, made once unless it has an environment of its own.
 
-        ``generation`` is which of vLLM's runners makes it; only upstream has the second, ``v2``.
+        ``generation`` is ``v1`` or ``v2``; of the subjects only upstream has a V2 runner.
 
         Raises:
             HostError: that runner cannot run here.
         """
         key = (subject.name, scenario.name, generation)
         planted = require_planted_fault(os.environ.get(FAULT_VARIABLE))
-        is_planted = planted and (planted["subject"], planted["scenario"], "v1") == key
-        fault = planted if is_planted else None
+        of_this = planted and key == (planted["subject"], planted["scenario"], "v1")
+        fault = planted if of_this else None
         if environment is None and key in self._runs:
             return self._runs[key]
         arguments: dict[str, Any] = {
@@ -71,7 +71,7 @@ class Runs:
         run = self.host.of(generation).run(
             entry_of(scenario),
             arguments,
-            label=", ".join((subject.name, scenario.name, *(["V2"] if generation == "v2" else []))),
+            label=f"{subject.name}, {scenario.name}{', V2' if generation == 'v2' else ''}",
             environment={**scenario.environment, **(environment or {})},
             limit=scenario.limit,
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 import pytest
 
 from conformance.cache import default_cache
+from conformance.scenarios import triton_backend
 from conformance.scenarios.catalogue import SCENARIOS
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.smollm2 import PackageMissing
 from conformance.surface.inventory import differences, inventory_of, known_path, load
 from conformance.surface.join import join
 from conformance.surface.model import Inventory
@@ -26,6 +29,8 @@ _RECORDED = [
     for s in SCENARIOS
     if not s.in_worker_processes
 ]
+_V2_RUNNER = "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
+_REFUSED = re.compile(r"Model Runner V2 does not yet support[^\[\n]*[^\[\s]")
 
 
 def changed(known: Inventory, found: Inventory) -> str | None:
@@ -44,12 +49,34 @@ def changed(known: Inventory, found: Inventory) -> str | None:
     )
 
 
-def unknown(inventory: Inventory, touches: Iterable[Touch]) -> str | None:
-    """Say which of a V1 run's reads the surface denies; None if there are none, yet some reads."""
+def unknown(inventory: Inventory, touches: Iterable[Touch], generation: str = "v1") -> str | None:
+    """Say which of a run's reads the surface denies; None if there are none, yet some reads."""
     touches = tuple(touches)
     if not any(touch.by_vllm for touch in touches):
         return "no read by vLLM was recorded, so nothing could be compared"
-    return "\n  ".join(join(inventory, touches, "v1").sentences()) or None
+    return "\n  ".join(join(inventory, touches, generation).sentences()) or None
+
+
+def stopped(run: ChildRun) -> str | None:
+    """Say why a V2 run had to end early, on account of this vLLM or Triton; None if it had not."""
+    for raised in (phase.raised for phase in run.phases if phase.raised):
+        if raised.type == "InterpreterError":
+            return f"Triton's interpreter stops at one of vLLM's kernels: {raised.message}"
+        if refused := _REFUSED.search(raised.message):
+            return f"vLLM refuses it: {refused[0]}"
+    return None
+
+
+def unknown_in_v2(inventory: Inventory, run: ChildRun) -> str | None:
+    """Say what is wrong with a V2 run or its reads; of one that was stopped, those until then."""
+    if stopped(run) is not None:
+        return "\n  ".join(join(inventory, run.touches, "v2").sentences()) or None
+    if run.failure is not None:
+        return run.failure
+    runners = {runner for _, runner in run.results["built"]}
+    if runners != {_V2_RUNNER}:
+        return f"the engine was to build {_V2_RUNNER}, and built {', '.join(sorted(runners))}"
+    return unknown(inventory, run.touches, "v2")
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +100,21 @@ def test_the_surface_of_this_vllm_is_the_one_that_is_known(inventory: Inventory)
 
 
 @pytest.mark.held_against("the static surface")
-def test_every_read_of_an_import_is_on_the_surface(runs: Runs, inventory: Inventory) -> None:
-    """Importing the V1 runner reads nothing of the device that the walker does not know of."""
-    run = runs.host.run(
-        "conformance.scenarios.importing:run", {"generation": "v1"}, label="import, v1"
+@pytest.mark.parametrize("generation", ["v1", "v2"])
+def test_every_read_of_an_import_is_on_the_surface(
+    runs: Runs, inventory: Inventory, generation: str
+) -> None:
+    """Importing a runner reads nothing of the device that the walker does not know of.
+
+    The V2 runner can be imported without Triton as well, and is where there is none.
+    """
+    host = runs.host if triton_backend.missing() else runs.host.of(generation)
+    run = host.run(
+        "conformance.scenarios.importing:run",
+        {"generation": generation},
+        label=f"import, {generation}",
     )
-    problem = run.failure or unknown(inventory, run.touches)
+    problem = run.failure or unknown(inventory, run.touches, generation)
     if problem is not None:
         pytest.fail(problem, pytrace=False)
 
@@ -99,3 +135,28 @@ def test_every_read_of_a_run_is_on_the_surface(
     problem = unknown(inventory, run.touches)
     if problem is not None:
         finding(f"{scenario.name}: {problem}")
+
+
+@pytest.mark.held_against("the static surface")
+@pytest.mark.parametrize("scenario", _RECORDED, indirect=True)
+def test_every_read_of_a_v2_run_is_on_the_surface(
+    subject: Subject,
+    scenario: Scenario,
+    runs: Runs,
+    request: pytest.FixtureRequest,
+    finding: Callable[[str], None],
+) -> None:
+    """A run of vLLM's V2 runner reads nothing of the device that the walker does not know of."""
+    if subject.worker_cls is not None:
+        pytest.skip("of the V2 runner there is upstream's only")
+    if (problem := triton_backend.missing()) is not None:
+        pytest.skip(problem)
+    try:
+        run = runs.observe(subject, scenario, generation="v2")
+    except PackageMissing as error:
+        pytest.skip(f"not checked: {error}")
+    problem = unknown_in_v2(request.getfixturevalue("inventory"), run)
+    if problem is not None:
+        finding(f"{scenario.name}: {problem}")
+    if (reason := stopped(run)) is not None:
+        pytest.skip(f"the V2 runner cannot run this here: {reason}")

@@ -1,6 +1,6 @@
 """Walking in a process of its own, which gives its memory back: a walk takes up to a gigabyte.
 
-    python -m conformance.surface.apart SPEC > inventory.json
+python -m conformance.surface.apart SPEC > inventory.json
 """
 
 from __future__ import annotations

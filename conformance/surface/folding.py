@@ -11,9 +11,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from conformance.surface.program import Class, FunctionNode, Module, Program, Symbol
+from conformance.surface.program import Class, FunctionNode, Place, Program, Symbol
+from conformance.surface.refused import refused_options
 from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, WITHOUT_PROOF
 
 _NOT_GPU = EVERYWHERE & ~GPU
@@ -63,15 +63,6 @@ _HARDWARE = re.compile(
 _GRAPH_QUERIES = re.compile(r"^(has_|requires_|is_valid|separate_|uses_|valid_|decode_|mixed_)")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an expression stands: its module, class, and the functions around it, inside first."""
-
-    module: Module
-    cls: Class | None = None
-    functions: tuple[FunctionNode, ...] = ()
-
-
 class Folder:
     """Decides conditions for a CPU platform."""
 
@@ -86,6 +77,8 @@ class Folder:
         self._platform_values: dict[str, object] = {}
         self.platform = self._class("vllm.platforms.cpu", "CpuPlatform")
         self.forced = dict(self._forced())
+        self.refused: frozenset[str] = frozenset()
+        self.refused = frozenset(refused_options(program, self.masks))
 
     def masks(self, condition: ast.expr, place: Place) -> tuple[int, int]:
         """Worlds in which the condition can be true, and in which it can be false."""
@@ -193,6 +186,8 @@ class Folder:
                 return _FACTS[key]
             if count == 2 and key in self.forced:
                 return self.forced[key]
+        if len(parts) > 1 and parts[-1] in self.refused:
+            return False
         if len(parts) > 1 and self._is_platform(parts[-2], place):
             return self._platform(parts[-1])
         if isinstance(node, ast.Name):
@@ -396,7 +391,7 @@ class Folder:
         if symbol is None or symbol.kind != "expression" or symbol.module is None:
             return None, place
         bound = symbol.module.bindings.get(symbol.name.rpartition(".")[2], ())
-        if len(bound) != 1 or not isinstance(symbol.definition, ast.expr):
+        if len(bound) > 1 or not isinstance(symbol.definition, ast.expr):
             return None, place
         return symbol.definition, Place(symbol.module)
 
@@ -582,7 +577,8 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
                         yield value, None
             case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
                 if found == name:
-                    yield value, None
+                    # A dataclass's is a default: an instance can have anything.
+                    yield ast.Name("?", ast.Load()) if cls.is_dataclass else value, None
             case _:
                 pass
 

@@ -120,6 +120,23 @@ class Module:
                 node.body = outline.parse_body(self.lines, span, self.file)
             node.end_lineno = span[1]
 
+    def computed(self, name: str) -> ast.expr | None:
+        """What the module's ``__getattr__`` returns under ``if name == <the name>``."""
+        for _, node, _ in self.bindings.get("__getattr__", ()):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            self.restore(node)
+            for statement in node.body:
+                match statement:
+                    case ast.If(
+                        test=ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(value=found)]),
+                        body=[ast.Return(value=ast.expr() as value)],
+                    ) if found == name:
+                        return value
+                    case _:
+                        pass
+        return None
+
     def extent(self, node: ast.stmt) -> tuple[int, int]:
         """First and last line of a statement; of a function, with a body that was left out."""
         _, last = self._spans.get(node.lineno, (0, node.end_lineno or node.lineno))
@@ -405,6 +422,15 @@ class Function:
         return self.key
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an expression stands: its module, class, and the functions around it, inside first."""
+
+    module: Module
+    cls: Class | None = None
+    functions: tuple[FunctionNode, ...] = ()
+
+
 class Program:
     """The modules of a tree, each parsed once, when it is first asked for."""
 
@@ -513,6 +539,9 @@ class Program:
             found = self.lookup(star, name) if star else None
             if found is not None:
                 return found
+        computed = None if bindings else module.computed(name)
+        if computed is not None:
+            return Symbol("expression", f"{module.name}.{name}", computed, module)
         return None
 
     def imported(self, target: str) -> Symbol | None:

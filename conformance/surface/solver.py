@@ -152,6 +152,7 @@ class CallUse:
         "implicit",
         "keywords",
         "line",
+        "named",
         "positional",
         "result",
         "solver",
@@ -173,8 +174,10 @@ class CallUse:
         base: Node | None = None,
         implicit: bool = False,
         decorates: bool = False,
+        named: tuple[str, ...] = (),
     ) -> None:
         self.decorates = decorates
+        self.named = named
         self.solver = solver
         self.function = function
         self.callee = callee
@@ -462,11 +465,15 @@ class Solver:
         mask: int,
         by_name: bool,
     ) -> None:
-        if function.kind == "kernel":
+        if function.kind == "kernel" or not _takes(function, call):
             return
         self.call(call.function, function, call.line, call.guard, mask, by_name)
         if function.arguments is None:
             return
+        if not function.is_visited:  # it is not followed, and may call what it is given
+            for argument in (*call.positional, *call.keywords.values()):
+                if argument is not None:
+                    self.use(argument, _CalledBack(self, call, mask))
         parameters = [a.arg for a in (*function.arguments.posonlyargs, *function.arguments.args)]
         if receiver is not None and parameters:
             self.add(self.parameter(function, parameters[0]), receiver, mask)
@@ -560,6 +567,7 @@ class Solver:
             Node(),
             call.line,
             call.guard,
+            named=call.named,
         )  # what __init__ returns is not what the call gives
         self._enter(quiet, function, instance, mask, by_name)
 
@@ -770,6 +778,22 @@ class Solver:
             if parent is not None:
                 self.call(call.function, parent.body, call.line, call.guard, mask)
         self.edge(self.global_node(module, name), into, mask)
+
+
+def _takes(function: Function, call: CallUse) -> bool:
+    """Whether a function has the parameters that a call names; a decorator can give it others."""
+    arguments = function.arguments
+    if not call.named or arguments is None or arguments.kwarg is not None:
+        return True
+    if any(not _keeps_signature(decorator) for decorator in function.decorators):
+        return True
+    names = {a.arg for a in (*arguments.args, *arguments.kwonlyargs)}
+    return names.issuperset(call.named)
+
+
+def _keeps_signature(decorator: ast.expr) -> bool:
+    name = decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
+    return name in ("staticmethod", "classmethod", "override", "abstractmethod", "property")
 
 
 class _Reader:

@@ -192,6 +192,8 @@ _OF_CONTAINERS = frozenset(
 NEVER_CALLS_BACK = frozenset(
     {
         "builtins.callable",
+        "builtins.delattr",
+        "builtins.getattr",
         "builtins.hasattr",
         "builtins.id",
         "builtins.isinstance",
@@ -199,6 +201,7 @@ NEVER_CALLS_BACK = frozenset(
         "builtins.len",
         "builtins.print",
         "builtins.repr",
+        "builtins.setattr",
         "builtins.str",
         "builtins.type",
         "inspect.iscoroutinefunction",

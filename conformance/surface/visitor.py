@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 from conformance.surface import torch_api
-from conformance.surface.folding import Folder, Place
-from conformance.surface.program import Class, Function, FunctionNode, Module
+from conformance.surface.folding import Folder
+from conformance.surface.program import Class, Function, FunctionNode, Module, Place
 from conformance.surface.solver import (
     FREE,
     CallUse,
@@ -235,8 +235,10 @@ class _Visit:
         if not isinstance(expression, ast.Call):
             return False
         func = expression.func
+        if _last_of(func) == "stream":  # torch.cuda's, or a helper around it
+            return True
         if isinstance(func, ast.Attribute):
-            return func.attr in ("stream", "StreamContext") and "cuda" in ast.unparse(func.value)
+            return func.attr == "StreamContext"
         if isinstance(func, ast.Name):
             for kind, _, target in self.module.bindings.get(func.id, ()):
                 if kind == "from" and target in ("torch.cuda:stream", "torch.cuda:StreamContext"):
@@ -825,6 +827,7 @@ class _Visit:
             guard,
             attribute,
             base,
+            named=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
         )
         self._call_use(use)
         if attribute:

@@ -54,6 +54,7 @@ class Module:
     __slots__ = (
         "_field_stores",
         "_lines",
+        "_restored",
         "_spans",
         "_speaks",
         "bindings",
@@ -84,6 +85,7 @@ class Module:
         self.text = text
         self._lines: list[str] | None = None
         self._spans = spans
+        self._restored: dict[int, outline.Span] = {}
         self._speaks: bool | None = None
         self._field_stores: dict[str, list[int]] | None = None
         self.bindings: dict[str, list[tuple[str, ast.AST, str]]] = {}
@@ -119,6 +121,14 @@ class Module:
             with parsing(self.file):
                 node.body = outline.parse_body(self.lines, span, self.file)
             node.end_lineno = span[1]
+            self._restored[node.lineno] = span
+
+    def release(self, node: FunctionNode) -> None:
+        """Take the body away again, once it was walked: it is most of what a walk holds."""
+        span = self._restored.pop(node.lineno, None)
+        if span is not None and not isinstance(node, ast.Lambda):
+            node.body = []
+            self._spans[node.lineno] = span
 
     def computed(self, name: str) -> ast.expr | None:
         """What the module's ``__getattr__`` returns under ``if name == <the name>``."""

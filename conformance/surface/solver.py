@@ -42,7 +42,11 @@ class Value:
         return f"<{self.kind} {what}>"
 
 
-MOST = 24
+_NO_VALUES: dict[Value, int] = {}
+_NO_EDGES: dict[Node, int] = {}
+_NO_USES: list[Callable[[Value, int], None]] = []
+
+MOST = 50
 
 
 class Node:
@@ -55,10 +59,11 @@ class Node:
     __slots__ = ("attributes", "edges", "full", "uses", "values")
 
     def __init__(self) -> None:
+        # There are half a million nodes, and most lack one of these: what is empty is shared.
         self.full = False
-        self.values: dict[Value, int] = {}
-        self.edges: dict[Node, int] = {}
-        self.uses: list[Callable[[Value, int], None]] = []
+        self.values: dict[Value, int] = _NO_VALUES
+        self.edges: dict[Node, int] = _NO_EDGES
+        self.uses: list[Callable[[Value, int], None]] = _NO_USES
         self.attributes: dict[tuple[str, int], Node] | None = None
 
     @property
@@ -314,6 +319,8 @@ class Solver:
             if not known and len(node.values) >= MOST:
                 node.full = True
                 return
+            if node.values is _NO_VALUES:
+                node.values = {}
             node.values[value] = known | new
             self._queue.append((node, value, new))
 
@@ -324,12 +331,16 @@ class Solver:
         known = source.edges.get(target, 0)
         new = mask & ~known
         if new:
+            if source.edges is _NO_EDGES:
+                source.edges = {}
             source.edges[target] = known | new
             for value, worlds in list(source.values.items()):
                 self.add(target, value, worlds & new)
 
     def use(self, node: Node, use: Callable[[Value, int], None]) -> None:
         """Call ``use`` for each value of the node, now and later."""
+        if node.uses is _NO_USES:
+            node.uses = []
         node.uses.append(use)
         for value, worlds in list(node.values.items()):
             use(value, worlds)
@@ -349,6 +360,8 @@ class Solver:
                         if not known and len(values) >= MOST:
                             target.full = True
                         else:
+                            if values is _NO_VALUES:
+                                values = target.values = {}
                             values[value] = known | fresh
                             queue.append((target, value, fresh))
                 uses = node.uses

@@ -54,6 +54,7 @@ class _Visit:
         self.cls: Class | None = function.cls
         self.class_body: Class | None = None
         self.globals: set[str] = set()
+        self.has_inner = False
         self.place = _place(function)
 
     def run(self) -> None:
@@ -76,6 +77,8 @@ class _Visit:
                 self.block(body, FREE)
             case _:
                 return
+        if not self.has_inner and node is not None and not isinstance(node, ast.Module):
+            self.module.release(node)
         for name, local in list(function.names.items()):
             if name not in function.stored or name in self.globals:
                 self._link_outer(name, local)
@@ -417,6 +420,7 @@ class _Visit:
     # --- definitions -------------------------------------------------------------------------
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef, guard: Guard) -> None:
+        self.has_inner = True
         self._signature(node, guard)
         qualname = self._qualname(node.name)
         function = Function(self.module, qualname, node, self.class_body, self._enclosing())
@@ -473,6 +477,7 @@ class _Visit:
         return made
 
     def _define_class(self, node: ast.ClassDef, guard: Guard) -> None:
+        self.has_inner = True
         for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
             found = self.expression(base, guard)
             if found is not None and isinstance(base, ast.Attribute):
@@ -739,6 +744,7 @@ class _Visit:
         return union
 
     def _lambda(self, node: ast.Lambda, guard: Guard) -> Node:
+        self.has_inner = True
         self._signature(node, guard)
         qualname = self._qualname("<lambda>")
         function = Function(self.module, qualname, node, None, self._enclosing())

@@ -114,21 +114,26 @@ class _Walk:
         v2 = self._class(*V2_RUNNER, required=False)
         worker = self._class(*WORKER, required=False)
         runners = [(g, cls) for g, cls in (("v1", v1), ("v2", v2)) if cls is not None]
+        everywhere = 0
+        for generation, _ in runners:
+            everywhere |= GENERATION[generation]
+        if worker is not None:
+            self._import(worker, everywhere)
         for generation, runner in runners:
-            for cls in filter(None, (runner, worker)):
-                self._import(cls, GENERATION[generation])
-                self.starts[generation].owners.append(cls)
-        for generation, runner in runners:
-            mask = GENERATION[generation]
+            self._import(runner, GENERATION[generation])
+            self.starts[generation].owners.extend(filter(None, (runner, worker)))
             if worker is not None:
                 # A worker of another platform makes the runner in its own way.
-                instance = self.solver.instance(runner)
-                self.solver.add(self.solver.field(worker, "model_runner"), instance, mask)
-                self._drive(worker, entry_names(worker), generation, mask)
-            self._drive(runner, ["__init__"], generation, mask)
+                made = self.solver.field(worker, "model_runner")
+                self.solver.add(made, self.solver.instance(runner), GENERATION[generation])
+        if worker is not None:
+            self._drive(worker, entry_names(worker), everywhere)
+        for generation, runner in runners:
+            self._drive(runner, ["__init__"], GENERATION[generation])
         self._settle()
         for generation, runner in runners:  # what no worker calls, somebody else may
-            self._drive(runner, entry_names(runner), generation, GENERATION[generation], new=True)
+            for name in entry_names(runner):
+                self._drive(runner, [name], GENERATION[generation], new=True)
         self._settle()
 
     def _class(self, module_name: str, name: str, *, required: bool) -> Class | None:
@@ -173,28 +178,28 @@ class _Walk:
         solver.run()
         solver.make_live(cls, mask)
 
-    def _drive(
-        self, cls: Class, names: list[str], generation: str, mask: int, *, new: bool = False
-    ) -> None:
+    def _drive(self, cls: Class, names: list[str], mask: int, *, new: bool = False) -> None:
         """Reach methods that are called from outside, and what decorators made of them.
 
         With ``new``, only those that nothing has reached yet.
         """
         solver = self.solver
         instance = solver.instance(cls)
-        for name in names:
-            found = Node()
-            solver.read(instance, mask, name, found)
-            solver.run()
-            for value in found.values:
-                method = value.function
-                if method is None or (new and method.mask & mask):
-                    continue
-                solver.reach(method, mask)
-                first = _first_parameter(method)
-                if first is not None and value.receiver is not None:
-                    solver.add(solver.parameter(method, first), value.receiver, mask)
-                self.starts[generation].entries.append(method)
+        found = {name: Node() for name in names}
+        for name, node in found.items():
+            solver.read(instance, mask, name, node)
+        solver.run()
+        for value in [value for node in found.values() for value in node.values]:
+            method = value.function
+            if method is None or (new and method.mask & mask):
+                continue
+            solver.reach(method, mask)
+            first = _first_parameter(method)
+            if first is not None and value.receiver is not None:
+                solver.add(solver.parameter(method, first), value.receiver, mask)
+            for generation, worlds in GENERATION.items():
+                if mask & worlds:
+                    self.starts[generation].entries.append(method)
 
     def _async_outputs(self) -> bool:
         """Outputs that the runner makes and others wait for: their methods are entry points."""
@@ -205,7 +210,7 @@ class _Walk:
                     mask = cls.mask & worlds
                     if mask & ~self._driven.get((cls, generation), 0):
                         self._driven[cls, generation] = mask
-                        self._drive(cls, entry_names(cls), generation, mask)
+                        self._drive(cls, entry_names(cls), mask)
                         changed = True
         return changed
 

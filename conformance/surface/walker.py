@@ -83,12 +83,18 @@ def walk(tree: SourceTree) -> Inventory:
     Raises:
         WrongUse: a runner is not where it is expected, or a source cannot be parsed.
     """
-    with _unhindered():
-        walk = _Walk(tree)
-        walk.run()
-        return Inventory.of(
-            tree.version or "unknown", rows(walk.solver, walk.starts, walk.upstream)
-        )
+    try:
+        with _unhindered():
+            walk = _Walk(tree)
+            walk.run()
+            return Inventory.of(
+                tree.version or "unknown", rows(walk.solver, walk.starts, walk.upstream)
+            )
+    except RecursionError as error:
+        raise WrongUse(
+            f"A source of {tree.label} nests its expressions deeper than this interpreter can "
+            "follow: give the sources of a vLLM release."
+        ) from error
 
 
 class _Walk:

@@ -229,6 +229,7 @@ def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:
     import pytest
 
     results = report / "results.json"
+    os.environ.pop("PYTEST_ADDOPTS", None)  # options of another suite are not meant for this one
     with contextlib.ExitStack() as stack:
         if quiet:
             sink = stack.enter_context(Path(os.devnull).open("w"))

@@ -131,7 +131,8 @@ def _vllm(environment: Environment) -> Row:
             "note",
             found,
             "The runner that ships here is written for "
-            f"{', '.join(SUPPORTED_VLLM)}: here its failures say what changed in vLLM.",
+            f"{', '.join(SUPPORTED_VLLM)} and refuses any other: test --subject upstream or your "
+            "own, or install one of these.",
         )
     return Row(name, "ok", found)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from conformance.surface.program import Class, FunctionNode, Place, Program, Symbol
 from conformance.surface.refused import refused_options
-from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, WITHOUT_PROOF
+from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
 
 _NOT_GPU = EVERYWHERE & ~GPU
 
@@ -72,6 +72,7 @@ class Folder:
         self._fields: dict[tuple[Class, str], list[tuple[ast.expr, FunctionNode | None]]] = {}
         self._imports: dict[int, dict[str, tuple[str | None, int, str]]] = {}
         self._masks: dict[int, tuple[int, int]] = {}
+        self._raises: dict[int, bool] = {}
         self._keep: list[object] = []
         self._active: set[tuple[int, str]] = set()
         self._platform_values: dict[str, object] = {}
@@ -154,6 +155,42 @@ class Folder:
                 return UNKNOWN if any(item is UNKNOWN for item in items) else tuple(items)
             case _:
                 return UNKNOWN
+
+    def always_raises(self, call: ast.Call, place: Place) -> bool:
+        """Whether a called function ends in a ``raise`` on every way that a CPU can take."""
+        found = self._callee(call.func, place)
+        if found is None:
+            return False
+        function, inside = found
+        known = self._raises.get(id(function))
+        if known is None:
+            self._keep.append(function)
+            self._raises[id(function)] = False  # one that calls itself
+            text = inside.module.segment(function)
+            if "raise" in text and "current_platform" in text:
+                inside.module.restore(function)
+                self._raises[id(function)] = self._ends_raising(function.body, inside)
+            known = self._raises[id(function)]
+        return known
+
+    def _ends_raising(self, body: list[ast.stmt], place: Place) -> bool:
+        for statement in body:
+            if isinstance(statement, ast.Raise):
+                return True
+            if isinstance(statement, ast.If):
+                true, false = self.masks(statement.test, place)
+                ways = [
+                    way
+                    for way, mask in ((statement.body, true), (statement.orelse, false))
+                    if mask & ON_CPU
+                ]
+                if all(self._ends_raising(way, place) for way in ways):
+                    return True
+                if any(_can_return(way) for way in ways):
+                    return False
+            elif _can_return([statement]):
+                return False
+        return False
 
     def _compare(
         self, left: ast.expr, operator: ast.cmpop, right: ast.expr, place: Place
@@ -461,6 +498,10 @@ def _forced_by(statement: ast.stmt) -> Iterator[tuple[str, object]]:
                         yield key, forced
         case _:
             return
+
+
+def _can_return(body: list[ast.stmt]) -> bool:
+    return any(isinstance(statement, ast.Return) for statement in _statements(body))
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -275,6 +275,14 @@ class Solver:
         """A class of the tree."""
         return self._value("class", "", cls=cls)
 
+    def own_class(self, cls: Class) -> Value:
+        """The class of an object at hand, ``type(x)``.
+
+        Calling it makes another such object. Who does so is a helper that is given all kinds of
+        objects, so which constructor runs for which caller is not known, and none is linked.
+        """
+        return self._value("own class", "", cls=cls)
+
     def instance(self, cls: Class) -> Value:
         """An instance of a class of the tree."""
         return self._value("instance", "", cls=cls)
@@ -433,6 +441,9 @@ class Solver:
             case "class":
                 assert value.cls is not None
                 self.construct(call, value.cls, mask, by_name)
+            case "own class":
+                assert value.cls is not None
+                self.add(call.result, self.instance(value.cls), mask)
             case "instance":
                 assert value.cls is not None
                 names = ("__call__", "forward") if not call.implicit else ()
@@ -652,7 +663,7 @@ class Solver:
             case "instance":
                 assert value.cls is not None
                 self._read_instance(value.cls, value, mask, name, into)
-            case "class":
+            case "class" | "own class":
                 assert value.cls is not None
                 self._read_class(value.cls.mro, value, value.cls, mask, name, into)
             case "member":
@@ -846,7 +857,7 @@ class _Reader:
 
 def _has_property(value: Value, name: str) -> bool:
     cls = value.cls
-    if cls is None or value.kind == "class":
+    if cls is None or value.kind in ("class", "own class"):
         return False
     if value.kind == "super" and value.receiver is not None and value.receiver.cls is not None:
         cls = value.receiver.cls
@@ -980,7 +991,7 @@ class _ClassOf:
 
     def __call__(self, value: Value, mask: int) -> None:
         if value.kind == "instance" and value.cls is not None:
-            self.solver.add(self.into, self.solver.class_value(value.cls), mask & self.mask)
+            self.solver.add(self.into, self.solver.own_class(value.cls), mask & self.mask)
 
 
 class _Imported:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
 from conformance.surface import torch_api
-from conformance.surface.folding import Folder
+from conformance.surface.folding import UNKNOWN, Folder
 from conformance.surface.program import Class, Function, FunctionNode, Module, Place
 from conformance.surface.solver import (
     FREE,
@@ -25,7 +25,7 @@ from conformance.surface.solver import (
     Solver,
     Value,
 )
-from conformance.surface.worlds import EVERYWHERE
+from conformance.surface.worlds import EVERYWHERE, GPU, WITHOUT_PROOF
 
 _BUILTINS = frozenset(dir(builtins))
 _PLAIN_TYPES = frozenset({"Generator", "Module", "Parameter", "Size", "Tensor", "device", "dtype"})
@@ -135,6 +135,9 @@ class _Visit:
         for statement in statements:
             if type(statement) in _SIMPLE:
                 self.statement(statement, guard)
+                if type(statement) in _CALLING and self._raises_on_cpu(statement):
+                    call = statement.value  # type: ignore[attr-defined]
+                    guard = Guard(guard, call, True, guard.mask & GPU, GPU, guard.in_stream)
                 continue
             match statement:
                 case ast.If(test=test, body=body, orelse=otherwise):
@@ -174,6 +177,11 @@ class _Visit:
                 case _:
                     self.statement(statement, guard)
         return False
+
+    def _raises_on_cpu(self, statement: ast.stmt) -> bool:
+        """Whether a statement is a call that never returns on a CPU."""
+        call = getattr(statement, "value", None)
+        return isinstance(call, ast.Call) and self.folder.always_raises(call, self.place)
 
     def statement(self, statement: ast.stmt, guard: Guard) -> None:
         """Walk one statement that never ends its block."""
@@ -955,6 +963,11 @@ class _Visit:
                 inner = guard
                 if not isinstance(value, ast.Constant):
                     inner = self._split(value, guard)[0]
+                    if self.folder.value(value, self.place) is UNKNOWN:
+                        # The row says that it is true here, which nothing shows.
+                        own = inner.own & WITHOUT_PROOF
+                        mask = inner.mask & WITHOUT_PROOF
+                        inner = Guard(guard, value, True, mask, own, guard.in_stream)
                 self._argument(f"{keyword.arg}=True", line, inner, node)
             elif keyword.arg == _DEVICE and _is_cuda(value):
                 self._argument("device='cuda'", line, guard, node)
@@ -972,6 +985,8 @@ class _Visit:
 
 _SIMPLE = frozenset({ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For})
 """The most frequent statements that never end their block."""
+
+_CALLING = frozenset({ast.Expr, ast.Assign})
 
 _EXPRESSIONS: dict[type[ast.expr], Callable[[_Visit, Any, Guard], Node | None]] = {
     ast.Attribute: _Visit._on_attribute,

@@ -521,4 +521,113 @@ CASES = (
                     self.buffer = Buffer()
         """,
     ),
+    runner(
+        "a name that its module computes",
+        """
+        import torch
+        from vllm.utils.torch_utils import PIN_MEMORY
+
+        class GPUModelRunner:
+            def execute_model(self):
+                #! pin_memory=True argument cpu=false as=PIN_MEMORY
+                torch.zeros(1, pin_memory=PIN_MEMORY)
+        """,
+        {
+            "vllm/utils/torch_utils.py": """
+            from vllm.platforms import current_platform
+
+            def is_pin_memory_available():
+                return not current_platform.is_cpu()
+
+            def __getattr__(name):
+                if name == "PIN_MEMORY":
+                    return is_pin_memory_available()
+                raise AttributeError(name)
+            """
+        },
+    ),
+    runner(
+        "an argument that a parameter decides",
+        """
+        import torch
+
+        class GPUModelRunner:
+            def execute_model(self, pin):
+                torch.zeros(1, pin_memory=pin)  #! pin_memory=True argument cpu=unknown as=pin
+        """,
+    ),
+    runner(
+        "an option that the configuration refuses on a CPU",
+        """
+        import torch
+        from vllm.config.parallel import ParallelConfig
+
+        class GPUModelRunner:
+            def __init__(self, parallel_config: ParallelConfig):
+                self.parallel_config = parallel_config
+
+            def execute_model(self):
+                if self.parallel_config.enable_eplb:
+                    torch.cuda.init()  #! torch.cuda.init call execute cpu=false
+                if self.parallel_config.enable_other:
+                    torch.cuda.synchronize()  #! torch.cuda.synchronize call execute cpu=true
+        """,
+        {
+            "vllm/config/__init__.py": "",
+            "vllm/config/parallel.py": """
+            from dataclasses import dataclass
+
+            from vllm.platforms import current_platform
+
+            @dataclass
+            class ParallelConfig:
+                enable_eplb: bool = False
+                enable_other: bool = False
+
+                def check(self):
+                    if self.enable_eplb:
+                        if not current_platform.is_cuda_alike():
+                            raise ValueError("only on a GPU")
+                    if self.enable_other and self.enable_eplb:
+                        raise ValueError("one of them")
+            """,
+        },
+    ),
+    runner(
+        "a call that never returns on a CPU",
+        """
+        import torch
+        from vllm.platforms import current_platform
+
+        def allocator():
+            if not current_platform.is_cuda():
+                raise RuntimeError("only on a GPU")
+            return object()
+
+        class GPUModelRunner:
+            def execute_model(self):
+                torch.cuda.init()  #! torch.cuda.init call execute cpu=true
+                allocator()
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call execute cpu=false
+        """,
+    ),
+    runner(
+        "a keyword that only one of two methods takes",
+        """
+        import torch
+
+        class One:
+            def go(self):
+                torch.cuda.init()
+
+        class Two:
+            def go(self, extra):
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call execute cpu=true
+
+        class GPUModelRunner:
+            def execute_model(self, flag):
+                one = One() if flag else Two()
+                one.go(extra=1)
+        """,
+    ),
 )

@@ -54,7 +54,7 @@ _BY_GENERATION: dict[str, tuple[int, int]] = {
 _HARDWARE = re.compile(
     r"cuda|gpu|rocm|nccl|nvshmem|nixl|deep_?ep|deep_?gemm|flash_?infer|flash_attn|aiter|capability"
     r"|platform|device|triton|cutlass|cutedsl|helion|has_[a-z0-9_]*\(|is_available|fp8_supported"
-    r"|nvlink|quick_?reduce|cudnn|marlin"
+    r"|nvlink|quick_?reduce|cudnn|marlin|pin_memory|pinned"
     r"|(?<![a-z])(hip|xpu|tpu|uva|p2p|mori|ptx|sm\d+|mi\d+|gfx)(?![a-z])",
     re.IGNORECASE,
 )
@@ -223,7 +223,7 @@ class Folder:
                 return _FACTS[key]
             if count == 2 and key in self.forced:
                 return self.forced[key]
-        if len(parts) > 1 and parts[-1] in self.refused:
+        if parts[-1] in self.refused:  # a parameter of an option's name has its value
             return False
         if len(parts) > 1 and self._is_platform(parts[-2], place):
             return self._platform(parts[-1])
@@ -255,8 +255,8 @@ class Folder:
             attribute = node.args[1]
             if isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
                 return self.value(ast.Attribute(node.args[0], attribute.value, ast.Load()), place)
-        found = self._callee(node.func, place)
-        if found is None or node.args or node.keywords:
+        found = self._callee(node.func, place)  # what it is given is not known, and may not matter
+        if found is None:
             return UNKNOWN
         function, inside = found
         inside.module.restore(function)
@@ -280,7 +280,7 @@ class Folder:
                 if len(found) == 1:
                     expression, inside = found[0]
                 key = f"?self.{name}"
-            case ast.Call(func=func, args=[], keywords=[]):
+            case ast.Call(func=func):
                 callee = self._callee(func, place)
                 if callee is not None:
                     callee[1].module.restore(callee[0])

@@ -600,7 +600,7 @@ CASES = (
         from vllm.platforms import current_platform
 
         def allocator():
-            if not current_platform.is_cuda():
+            if not current_platform.is_cuda():  #! platform.is_cuda predicate
                 raise RuntimeError("only on a GPU")
             return object()
 

@@ -84,3 +84,11 @@ def overrides(journal: Any) -> None:
 
     own = [name for name, value in vars(CPUModelRunner).items() if callable(value)]
     journal.result("overrides", own)
+
+
+def triton_mode(journal: Any) -> None:
+    """Report what decides about Triton in this process, and whether vLLM has it."""
+    from vllm.triton_utils import HAS_TRITON
+
+    names = ("TRITON_INTERPRET", "VLLM_USE_V2_MODEL_RUNNER")
+    journal.result("mode", [*map(os.environ.get, names), HAS_TRITON])

@@ -98,7 +98,7 @@ def row_of(environment: Environment, name: str) -> Row:
 def test_nothing_is_wrong_with_a_healthy_environment():
     report = Report(examine(HEALTHY))
     assert report.ok
-    assert {row.name for row in report.rows if row.state != "ok"} == {"Triton"}
+    assert {row.name for row in report.rows if row.state != "ok"} == {"Triton", "V2 runner"}
 
 
 CUDA_TORCH = TorchBuild("2.13.0+cu130", "cuda")
@@ -147,6 +147,7 @@ CASES = {
         "<5.20.0",
     ),
     "Triton": ({"versions": VERSIONS | {"triton": "3.9.0"}}, "Triton", "note", "other mode"),
+    "no Triton": ({}, "V2 runner", "note", "uv pip install triton"),
     "no metadata named vllm": ({"named_vllm": ()}, "vllm command", "missing", "doctor --mend"),
     "metadata of another version": (
         {"named_vllm": (NamedVllm("0.31.0+cpu", ours=True),)},
@@ -211,6 +212,11 @@ def test_what_is_wrong_is_named_with_what_to_do(change, name, state, advice):
     assert row.state == state
     assert advice in row.advice
     assert Report((row,)).ok is (state == "note")
+
+
+def test_where_triton_is_installed_the_v2_runner_runs():
+    environment = replace(HEALTHY, versions=VERSIONS | {"triton": "3.9.0"})
+    assert row_of(environment, "V2 runner").state == "ok"
 
 
 def test_an_editable_cpu_build_under_its_own_name_is_fine():

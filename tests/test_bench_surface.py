@@ -119,11 +119,12 @@ def test_a_walker_that_does_not_list_its_functions_has_no_number_of_them(bench, 
 
 
 def test_a_process_is_pinned_and_what_it_used_is_its_own(bench):
-    code = "import os; x = bytearray(80 << 20); print(os.sched_getaffinity(0))"
+    # Far more than this process has itself: Linux counts what a child was before it became another.
+    code = "import os; x = b'x' * (500 << 20); print(os.sched_getaffinity(0))"
     small, _ = run_python(bench, "")
     large, printed = run_python(bench, code)
     assert printed.strip() == str({CORE})
-    assert large.mib > small.mib + 40
+    assert 500 < large.mib < 700 and small.mib < large.mib
     assert min(large.cpu, large.wall) > 0
     assert os.sched_getaffinity(0) >= {CORE}
 

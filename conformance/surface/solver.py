@@ -248,6 +248,8 @@ class Solver:
         self.method_calls: list[CallUse] = []
         self.container_reads: list[CallUse] = []
         self.container_writes: list[tuple[CallUse, Callable[[Node, int], None]]] = []
+        self.made = 0
+        """Counts up when a class has its first instance in some world."""
         self.live: list[Class] = []
         self.heirs: dict[Class, list[Class]] = {}
         self.by_method: dict[str, list[Class]] = {}
@@ -534,7 +536,9 @@ class Solver:
 
     def make_live(self, cls: Class, mask: int) -> None:
         """An instance of the class exists, in some worlds."""
-        cls.mask |= mask
+        if mask & ~cls.mask:
+            self.made += 1
+            cls.mask |= mask
         if not cls.is_live:
             cls.is_live = True
             self.live.append(cls)

@@ -25,7 +25,7 @@ class Hints:
         self._atoms: dict[int, tuple[_Atom, ...]] = {}
         self._aliases: set[str] = set()
         self._seeded: dict[Node, tuple[int, int]] = {}
-        """Nodes with an annotation's values, how many classes were live then, and the worlds."""
+        """Nodes with an annotation's values, what had been made by then, and the worlds."""
         self._known: set[Node] = set()
 
     def apply(self) -> bool:
@@ -51,7 +51,7 @@ class Hints:
         """Whether an annotation can add to what is known of a node."""
         seeded = self._seeded.get(node)
         if seeded is not None:
-            return seeded != (len(self._solver.live), mask)
+            return seeded != (self._solver.made, mask)
         if node.is_unknown:
             return True
         self._known.add(node)
@@ -68,11 +68,14 @@ class Hints:
         changed = False
         for atom in atoms:
             for value in self._values(atom):
-                if mask & ~node.values.get(value, 0):
-                    self._solver.add(node, value, mask)
+                worlds = mask
+                if value.kind == "instance" and value.cls is not None and value.cls.is_live:
+                    worlds &= value.cls.mask  # where nobody makes one, none is at hand
+                if worlds & ~node.values.get(value, 0):
+                    self._solver.add(node, value, worlds)
                     changed = True
         if changed or node in self._seeded:
-            self._seeded[node] = (len(self._solver.live), mask)
+            self._seeded[node] = (self._solver.made, mask)
         return changed
 
     def _values(self, atom: _Atom) -> Iterator[Value]:

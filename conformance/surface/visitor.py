@@ -72,7 +72,7 @@ class _Visit:
                 self._parameters(node.args)
                 if node.returns is not None:
                     self.solver.annotated.setdefault(
-                        self._result(), (self.module, node.returns, function)
+                        self.solver.result(self.function), (self.module, node.returns, function)
                     )
                 self.block(body, FREE)
             case _:
@@ -112,17 +112,12 @@ class _Visit:
             if extra is not None:
                 self.solver.parameter(function, extra.arg)
 
-    def _result(self) -> Node:
-        if self.function.result is None:
-            self.function.result = Node()
-        return self.function.result
-
     def _returns(self, expression: ast.expr | None, guard: Guard) -> None:
         if expression is None:
             return
         value = self.expression(expression, guard)
         if value is not None:
-            self.solver.edge(value, self._result(), guard.mask)
+            self.solver.edge(value, self.solver.result(self.function), guard.mask)
 
     def _seed(self, node: Node, value: Value, guard: Guard) -> None:
         self.function.seeds.append((node, value, guard.mask))

@@ -321,9 +321,7 @@ class _Walk:
         first = _first_parameter(method)
         if first is not None and method.kind != "static":
             solver.add(solver.parameter(method, first), solver.instance(cls), mask)
-        if method.result is None:
-            method.result = Node()
-        solver.edge(method.result, hub.result, mask)
+        solver.edge(solver.result(method), hub.result, mask)
         return True
 
     def _tables(self) -> bool:

@@ -459,6 +459,14 @@ class Program:
         """Whether the tree has a module of this name."""
         return name in self.tree.files
 
+    def with_packages(self, name: str) -> Iterator[Module]:
+        """What importing a module runs: the packages that it is in, outermost first, and itself."""
+        parts = name.split(".")
+        for count in range(1, len(parts) + 1):
+            module = self.module(".".join(parts[:count]))
+            if module is not None:
+                yield module
+
     def module(self, name: str) -> Module | None:
         """The module, or None if the tree has none of this name.
 

@@ -229,11 +229,8 @@ class ImportUse:
         """The importing function is reached in more worlds."""
         effective = mask & self.function.mask & self.guard.mask
         if effective:
-            parts = self.module.split(".")
-            for count in range(1, len(parts) + 1):
-                module = self.solver.program.module(".".join(parts[:count]))
-                if module is not None:
-                    self.solver.call(self.function, module.body, self.line, self.guard, effective)
+            for module in self.solver.program.with_packages(self.module):
+                self.solver.call(self.function, module.body, self.line, self.guard, effective)
 
 
 class Solver:
@@ -797,10 +794,8 @@ class Solver:
         module = self.program.module(module_name)
         if module is None:
             return
-        for count in range(1, module_name.count(".") + 2):
-            parent = self.program.module(".".join(module_name.split(".")[:count]))
-            if parent is not None:
-                self.call(call.function, parent.body, call.line, call.guard, mask)
+        for imported in self.program.with_packages(module_name):
+            self.call(call.function, imported.body, call.line, call.guard, mask)
         self.edge(self.global_node(module, name), into, mask)
 
 

@@ -174,10 +174,8 @@ class _Walk:
     def _import(self, cls: Class, mask: int) -> None:
         """Import a class's module, so that its methods are there, and make an instance."""
         solver = self.solver
-        for name in _with_parents(cls.module.name):
-            module = self.program.module(name)
-            if module is not None:
-                solver.reach(module.body, mask)
+        for module in self.program.with_packages(cls.module.name):
+            solver.reach(module.body, mask)
         for value, worlds in solver.platforms:
             assert value.cls is not None
             solver.reach(value.cls.module.body, worlds & mask)
@@ -351,10 +349,8 @@ class _Walk:
             return
         self._supposed.add(cls)
         solver = self.solver
-        for name in _with_parents(cls.module.name):
-            module = self.program.module(name)
-            if module is not None:
-                solver.call(self._table("load"), module.body, 0, FREE, WITHOUT_PROOF, by_name=True)
+        for module in self.program.with_packages(cls.module.name):
+            solver.call(self._table("load"), module.body, 0, FREE, WITHOUT_PROOF, by_name=True)
         solver.run()
         solver.make_live(cls, WITHOUT_PROOF)
         for name in dict.fromkeys(name for base in cls.mro for name in base.methods):
@@ -417,11 +413,6 @@ def _first_parameter(function: Function) -> str | None:
         return None
     parameters = [*function.arguments.posonlyargs, *function.arguments.args]
     return parameters[0].arg if parameters else None
-
-
-def _with_parents(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 @contextmanager

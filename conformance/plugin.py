@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in (
         "scenario(name): the engine run that a check looks at",
         "held_against(reference): where the expected outcome comes from",
+        "rows(tier): the check is made for each row of a tier of the contract",
         "bare_holds: unpatched torch passes this check too",
         "real: runs the model that comes from the package index",
     ):
@@ -104,6 +106,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "subject" in metafunc.fixturenames and _is_check(metafunc.definition):
         subjects = subjects_of(metafunc.config)
         metafunc.parametrize("subject", subjects, ids=[s.name for s in subjects], scope="session")
+    if "row" in metafunc.fixturenames and _is_check(metafunc.definition):
+        tier = next(metafunc.definition.iter_markers("rows")).args[0]
+        rows = [row for row in _contract_rows() if row.tier == tier]
+        metafunc.parametrize("row", rows, ids=[row.id for row in rows])
+
+
+def _contract_rows() -> tuple[Any, ...]:
+    """The rows of the contract of the installed vLLM; UsageError where there is none."""
+    from conformance.contract.installed import contract_of_installed
+
+    try:
+        return contract_of_installed("v1").rows
+    except WrongUse as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -140,7 +156,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(_known_failure("torch is not patched"))
         for expectation in expectations:
-            if expectation.subject == subject.name and check_id(item) in expectation.checks:
+            if expectation.subject == subject.name and _names(item) & set(expectation.checks):
                 item.add_marker(_known_failure(f"{expectation.reason} ({expectation.link})"))
 
 
@@ -163,7 +179,7 @@ def _known_failure(reason: str) -> pytest.MarkDecorator:
 
 def _require_matches(expectations: list[Expectation], items: list[pytest.Item]) -> None:
     """Raise WrongUse for an expectation of a check that does not exist, in a module that does."""
-    known = {check_id(item) for item in items}
+    known = {name for item in items for name in _names(item)}
     modules = {check.partition("::")[0] for check in known}
     for expectation in expectations:
         for check in expectation.checks:
@@ -181,6 +197,16 @@ def check_id(item: pytest.Item) -> str:
     values = {k: v for k, v in _params(item).items() if k != "subject"}
     suffix = f"[{'-'.join(map(_label, values.values()))}]" if values else ""
     return f"{module}::{function}{suffix}"
+
+
+def _names(item: pytest.Item) -> set[str]:
+    """The names that an expectation may give a check.
+
+    A row of the contract is ``contract::behaviour[clause@context]``; without the context the name
+    is that of all its contexts, each of which must then fail.
+    """
+    name = check_id(item)
+    return {name, re.sub(r"@[a-z-]+\]$", "]", name)} if _param(item, "row") else {name}
 
 
 @pytest.fixture(scope="session")
@@ -283,9 +309,9 @@ def _subject(item: Any) -> Subject | None:
 
 
 def _bare_holds(item: pytest.Item) -> bool:
-    clause = _param(item, "clause")
-    if clause is not None:
-        return bool(clause.bare_holds)
+    row = _param(item, "row")
+    if row is not None:
+        return not row.fails_for_bare
     return item.get_closest_marker("bare_holds") is not None
 
 
@@ -305,13 +331,13 @@ def _run_is_short(item: pytest.Item) -> bool:
 
 
 def _label(value: Any) -> str:
-    return str(getattr(value, "name", value))
+    return str(getattr(value, "id", None) or getattr(value, "name", value))
 
 
 def _claim(item: pytest.Item) -> str:
-    clause = _param(item, "clause")
-    if clause is not None:
-        return str(clause.name).replace("-", " ")
+    row = _param(item, "row")
+    if row is not None:
+        return str(row.id)
     text = getattr(item, "originalname", item.name).removeprefix("test_").replace("_", " ")
     values = [_label(v) for k, v in _params(item).items() if k != "subject"]
     return f"{text} ({', '.join(values)})" if values else text

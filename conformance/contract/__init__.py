@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from conformance.contract import accelerator, events, kernels, pinned, sampling, streams
+from conformance.contract import (
+    accelerator,
+    devices,
+    events,
+    graphs,
+    kernels,
+    pinned,
+    platforms,
+    sampling,
+    streams,
+    tensors,
+)
 from conformance.contract.clause import Clause
 
 CLAUSES: tuple[Clause, ...] = (
     *streams.CLAUSES,
     *events.CLAUSES,
     *accelerator.CLAUSES,
+    *devices.CLAUSES,
+    *graphs.CLAUSES,
+    *tensors.CLAUSES,
     *pinned.CLAUSES,
+    *platforms.CLAUSES,
     *kernels.CLAUSES,
     *sampling.CLAUSES,
 )

@@ -89,6 +89,25 @@ def a_compiled_function_may_empty_the_cache() -> None:
     require(bool((compiled(torch.ones(3)) == 4).all()), "it computes something else")
 
 
+@clause(
+    "torch.accelerator.memory_stats",
+    "torch.accelerator.memory_reserved",
+    "torch.accelerator.reset_peak_memory_stats",
+    gpu="a dict of counters by name, bytes as an int from 0, and None",
+)
+def device_memory_is_counted() -> None:
+    import torch
+
+    device = torch.device("cpu")
+    require(torch.accelerator.reset_peak_memory_stats(device) is None, "it returned something")
+    stats = torch.accelerator.memory_stats(device)
+    require(isinstance(stats, dict), f"memory_stats() is {stats!r}")
+    peak = stats.get("allocated_bytes.all.peak", 0)
+    require(type(peak) is int and peak >= 0, f"the peak is {peak!r}")
+    reserved = torch.accelerator.memory_reserved(device)
+    require(type(reserved) is int and reserved >= 0, f"memory_reserved() is {reserved!r}")
+
+
 @clause("torch.cuda.OutOfMemoryError", gpu="a class that can be caught", bare_holds=True)
 def out_of_memory_can_be_caught() -> None:
     import torch

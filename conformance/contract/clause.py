@@ -1,4 +1,4 @@
-"""A clause of the contract: one claim about one attribute, which a child process can check."""
+"""A clause of the contract: one claim about attributes, which a child process can check."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 
+class Diverges(AssertionError):
+    """A claim does not hold: something answered, and not as a GPU does.
+
+    Whatever else a check raises comes from the attribute itself, which then refuses to answer.
+    """
+
+
 @dataclass(frozen=True)
 class Clause:
     """A claim, and the function that raises if it does not hold.
 
-    ``gpu`` says what the attribute does on a GPU and where that is written. ``bare_holds`` is true
-    where unpatched torch keeps the claim on the CPU too, so that only a stand-in can break it.
+    ``attributes`` are the surface's names of what it speaks of. ``gpu`` says what they do on a GPU
+    and where that is written. ``bare_holds`` is true where unpatched torch keeps the claim on the
+    CPU too, so that only a stand-in can break it.
     """
 
     name: str
@@ -42,15 +50,15 @@ def clauses_of(namespace: dict[str, Any]) -> tuple[Clause, ...]:
 
 
 def require(holds: object, message: str) -> None:
-    """Raise AssertionError with a sentence unless it holds; `assert` would vanish under -O."""
+    """Raise Diverges with a sentence unless it holds."""
     if not holds:
-        raise AssertionError(message)
+        raise Diverges(message)
 
 
 def require_raises(call: Callable[[], Any], what: str) -> None:
-    """Raise AssertionError unless the call raises."""
+    """Raise Diverges unless the call raises."""
     try:
         returned = call()
     except Exception:
         return
-    raise AssertionError(f"{what} raised nothing, and returned {returned!r}")
+    raise Diverges(f"{what} raised nothing, and returned {returned!r}")

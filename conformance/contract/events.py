@@ -50,7 +50,15 @@ def an_event_refuses_wrong_arguments() -> None:
     require_raises(lambda: torch.Event().record("stream"), "recording in what is no stream")
 
 
-@clause("torch.Event.record", gpu="record(stream=None) records in the current or the given stream")
+_RECORDED = tuple(
+    f"{cls}.{member}"
+    for cls in ("torch.Event", "torch.cuda.Event")
+    for member in ("record", "wait", "synchronize")
+)
+_ELAPSED = ("torch.Event.elapsed_time", "torch.cuda.Event.elapsed_time")
+
+
+@clause(*_RECORDED, gpu="record(stream=None) records in the current or the given stream")
 def an_event_is_recorded_waited_for_and_queried() -> None:
     import torch
 
@@ -65,7 +73,7 @@ def an_event_is_recorded_waited_for_and_queried() -> None:
         require(event.query() is True, f"{cls}: a recorded event has not happened")
 
 
-@clause("torch.Event.query", gpu="an event that was never recorded counts as done; waiting returns")
+@clause(*_RECORDED[1:], gpu="an event that was never recorded counts as done; waiting returns")
 def an_unrecorded_event_holds_nobody_up() -> None:
     for cls in _classes():
         event = cls()
@@ -74,7 +82,7 @@ def an_unrecorded_event_holds_nobody_up() -> None:
         event.wait()
 
 
-@clause("torch.Event.elapsed_time", gpu=_TIMING)
+@clause(*_ELAPSED, gpu=_TIMING)
 def elapsed_time_is_in_milliseconds() -> None:
     for cls in _classes():
         begin, end = cls(enable_timing=True), cls(enable_timing=True)
@@ -88,9 +96,7 @@ def elapsed_time_is_in_milliseconds() -> None:
         require(end.elapsed_time(begin) < 0, f"{cls}: backwards it is not negative")
 
 
-@clause(
-    "torch.Event.elapsed_time", gpu="without timing, or before a recording, it raises ValueError"
-)
+@clause(*_ELAPSED, gpu="without timing, or before a recording, it raises ValueError")
 def elapsed_time_refuses_what_it_cannot_measure() -> None:
     for cls in _classes():
         timed, untimed, unrecorded = cls(enable_timing=True), cls(), cls(enable_timing=True)

@@ -21,18 +21,18 @@ from conformance.contract.clause import clause, clauses_of, require
 # What outputs hold before a launch: bool ones hold True.
 _POISON = -77
 
-_SLOTS = "vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel"
-_EAGLE_STEP = "vllm.v1.spec_decode.utils.eagle_step_slot_mapping_metadata_kernel"
-_EAGLE_INPUTS = "vllm.v1.spec_decode.utils.eagle_prepare_inputs_padded_kernel"
-_EAGLE_NEXT = "vllm.v1.spec_decode.utils.eagle_prepare_next_token_padded_kernel"
-_EAGLE_EXPAND = "vllm.v1.spec_decode.utils.copy_and_expand_eagle_inputs_kernel"
-_DFLASH_EXPAND = "vllm.v1.spec_decode.utils.copy_and_expand_dflash_inputs_kernel"
-_GREEDY = "vllm.v1.sample.rejection_sampler.rejection_greedy_sample_kernel"
-_RANDOM = "vllm.v1.sample.rejection_sampler.rejection_random_sample_kernel"
-_EXPAND = "vllm.v1.sample.rejection_sampler.expand_kernel"
-_RECOVER = "vllm.v1.sample.rejection_sampler.sample_recovered_tokens_kernel"
-_MEMCPY = "vllm.v1.worker.mamba_utils.batch_memcpy_kernel"
-_ZERO = "vllm.v1.worker.utils._zero_kv_blocks_kernel"
+_SLOTS = "triton:ComputeSlotMappingKernel.kernel"
+_EAGLE_STEP = "triton:eagle_step_slot_mapping_metadata_kernel"
+_EAGLE_INPUTS = "triton:eagle_prepare_inputs_padded_kernel"
+_EAGLE_NEXT = "triton:eagle_prepare_next_token_padded_kernel"
+_EAGLE_EXPAND = "triton:copy_and_expand_eagle_inputs_kernel"
+_DFLASH_EXPAND = "triton:copy_and_expand_dflash_inputs_kernel"
+_GREEDY = "triton:rejection_greedy_sample_kernel"
+_RANDOM = "triton:rejection_random_sample_kernel"
+_EXPAND = "triton:expand_kernel"
+_RECOVER = "triton:sample_recovered_tokens_kernel"
+_MEMCPY = "triton:batch_memcpy_kernel"
+_ZERO = "triton:_zero_kv_blocks_kernel"
 
 
 def _poisoned(*shape: int, dtype: str = "int32") -> Any:

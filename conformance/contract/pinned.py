@@ -44,7 +44,7 @@ def _factory(name: str, make: Callable[[Any, Any], Any], expected: Callable[[Any
 
     return Clause(
         name=f"pinned/torch-{name.replace('_', '-')}-takes-pin-memory",
-        attributes=("pin_memory=True", f"torch.{name}"),
+        attributes=("pin_memory=True",),
         gpu=f"torch.{name}(..., pin_memory=True) is a CPU tensor like any other",
         check=check,
     )

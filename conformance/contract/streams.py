@@ -50,7 +50,19 @@ def streams_compare_by_identity() -> None:
     require(torch.cuda.current_stream() == torch.cuda.current_stream(), "the current stream varies")
 
 
-@clause("torch.cuda.Stream.wait_stream", "torch.cuda.Stream.wait_event", gpu=_WAIT)
+_MEMBERS = (
+    "torch.cuda.Stream.wait_stream",
+    "torch.cuda.Stream.wait_event",
+    "torch.cuda.Stream.record_event",
+    "torch.cuda.Stream.synchronize",
+    # What vLLM annotates as torch.Stream is what torch.cuda.current_stream() gives.
+    "torch.Stream.wait_stream",
+    "torch.Stream.wait_event",
+    "torch.Stream.synchronize",
+)
+
+
+@clause(*_MEMBERS, gpu=_WAIT)
 def a_stream_waits_for_streams_and_events() -> None:
     import torch
 
@@ -64,7 +76,7 @@ def a_stream_waits_for_streams_and_events() -> None:
     require(one.query() is True, "a stream with no work outstanding is not done")
 
 
-@clause("torch.cuda.Stream.wait_stream", gpu="waiting for what is no stream or event raises")
+@clause(*_MEMBERS[:2], gpu="waiting for what is no stream or event raises")
 def a_stream_refuses_to_wait_for_other_things() -> None:
     import torch
 
@@ -134,13 +146,15 @@ def each_thread_has_its_own_current_stream() -> None:
 
     seen: list[Any] = []
     stream = torch.cuda.Stream()
-    default = torch.cuda.current_stream()
     with torch.cuda.stream(stream):
-        thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_stream()))
-        thread.start()
-        thread.join()
+        for _ in range(2):
+            thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_stream()))
+            thread.start()
+            thread.join()
         require(torch.cuda.current_stream() == stream, "the context did not take effect")
-    require(seen and seen[0] == default, "another thread began on this thread's stream")
+    require(len(seen) == 2, "another thread could not ask")
+    require(seen[0] != stream, "another thread began on this thread's stream")
+    require(seen[0] == seen[1], "two threads did not begin on the same stream, the default one")
 
 
 @clause(
@@ -178,6 +192,31 @@ def vllms_record_follows_the_context() -> None:
     with torch.cuda.stream(stream):
         require(torch_utils.current_stream() == stream, "inside the context it has another stream")
     require(torch_utils.current_stream() != stream, "after the context it still has the stream")
+
+
+@clause(
+    "torch.cuda.Stream.cuda_stream",
+    "torch.Stream.stream_id",
+    gpu="the handle, an int; two streams that are made have two",
+)
+def a_stream_has_a_handle() -> None:
+    import torch
+
+    one, other = torch.cuda.Stream(), torch.cuda.Stream()
+    for name in ("cuda_stream", "stream_id"):
+        handles = getattr(one, name), getattr(other, name)
+        require(all(type(handle) is int for handle in handles), f"{name} is {handles[0]!r}")
+        require(handles[0] != handles[1], f"two streams have the same {name}")
+
+
+@clause("torch.Stream", gpu="a class, of whatever device; of the CPU too", bare_holds=True)
+def a_stream_of_the_cpu_is_one() -> None:
+    import torch
+
+    require(isinstance(torch.Stream, type), f"torch.Stream is {torch.Stream!r}")
+    require((torch.Stream | None) is not None, "torch.Stream | None is nothing")
+    stream = torch.Stream(device="cpu")
+    require(isinstance(stream, torch.Stream), f"torch.Stream(device='cpu') is {stream!r}")
 
 
 CLAUSES = clauses_of(globals())

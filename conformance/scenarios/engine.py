@@ -126,7 +126,7 @@ def _run_engine(
             **({"model": draft} if draft else {}),
         }
     suffix = f"#{number}" if number else ""
-    with _watched_worker(journal, fault) as workers:
+    with watched_worker(journal, fault) as workers:
         with journal.phase_of("engine"):
             llm = LLM(model=model, **arguments)
         for step in scenario["steps"]:
@@ -198,7 +198,7 @@ def _acceptance(llm: Any) -> dict[str, float]:
 
 
 @contextmanager
-def _watched_worker(journal: Journal, fault: dict[str, Any] | None) -> Iterator[list[Any]]:
+def watched_worker(journal: Journal, fault: dict[str, Any] | None) -> Iterator[list[Any]]:
     """Make a phase of every worker entry point, for workers built in this process."""
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 

@@ -12,6 +12,7 @@ from runner_under_test.patches import (
     accelerator,
     events,
     kernels,
+    loading,
     pinned,
     sampling,
     streams,
@@ -35,6 +36,7 @@ REGISTER = Register(
         *pinned.PATCHES,
         *threads.PATCHES,
         *sampling.PATCHES,
+        *loading.PATCHES,
         *kernels.PATCHES,
     )
 )

@@ -41,6 +41,14 @@ def _get_memory_info(_: Any) -> Any:
     return stand_in_get_memory_info
 
 
+def _current_device_index(_: Any) -> Any:
+    def stand_in_current_device_index() -> int:
+        """Return the index of the current device: the host's CPU is device 0."""
+        return 0
+
+    return stand_in_current_device_index
+
+
 _HOST_ANSWERS = "torch.accelerator answers on hosts without an accelerator"
 
 PATCHES = (
@@ -66,6 +74,14 @@ PATCHES = (
         why="sleeping and the sizing of device memory ask it; "
         "without an accelerator it raises RuntimeError",
         link="https://github.com/vllm-project/vllm/pull/47016",
+        remove_when=_HOST_ANSWERS,
+    ),
+    Patch(
+        target="torch.accelerator.current_device_index",
+        build=_current_device_index,
+        why="the loader of tensorized models asks it where to put the weights; "
+        "without an accelerator it raises RuntimeError",
+        link="https://github.com/vllm-project/vllm/issues/30679",
         remove_when=_HOST_ANSWERS,
     ),
 )

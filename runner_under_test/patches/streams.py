@@ -80,6 +80,10 @@ class Stream:
         """Whether all work is done: True, as CPU operators finish before they return."""
         return True
 
+    def is_capturing(self) -> bool:
+        """Whether a graph is being captured from the stream: never, on a host."""
+        return False
+
     def synchronize(self) -> None:
         """Wait for the stream's work, of which none is outstanding."""
 

@@ -1,0 +1,231 @@
+"""Checks one row of the contract in the process that it is about. Runs in child processes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.contract.attributes import ATTRIBUTE, Attribute, resolve
+from conformance.contract.clause import Diverges, require
+from conformance.contract.platforms import SAMPLES
+from conformance.contract.reached import Shape
+from conformance.contract.rows import ContractRow
+from conformance.surface.model import Row
+
+_WRITTEN = re.compile(r"(?:return\s+)?([A-Za-z_][\w.]*)\s*[\[(]")
+"""How a launch is written: a name, and then its grid or its arguments."""
+
+_COMPILER_OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "debug"}
+"""Keywords of a launch that Triton's compiler takes, and no kernel."""
+
+
+class Refuses(RuntimeError):
+    """Nothing stands in for a kernel, so its launch cannot work here."""
+
+
+def outcome_of(row: ContractRow) -> dict[str, str] | None:
+    """Check a row; None if it holds, else what happened.
+
+    ``kind`` is ``wrong`` where something answered as no GPU does, and ``raises`` where the
+    attribute itself raised.
+    """
+    try:
+        _check(row)
+    except Exception as error:
+        return {
+            "kind": "wrong" if isinstance(error, Diverges) else "raises",
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": traceback.format_exc()[-3000:],
+        }
+    return None
+
+
+def _check(row: ContractRow) -> None:
+    if row.clause is not None:
+        row.clause.check()
+    elif row.tier == "behaviour":
+        _is_never_silent(row)
+    elif row.name.startswith("triton:"):
+        _kernel(row)
+    elif row.tier == "presence":
+        _is_there(row)
+    else:
+        assert row.shape is not None
+        _takes(attribute_of(row.name), row.shape, row)
+
+
+def attribute_of(name: str) -> Attribute:
+    """How an attribute is found and asked; a predicate is a member of vLLM's platform."""
+    if name in ATTRIBUTE:
+        return ATTRIBUTE[name]
+    samples = {0: lambda: SAMPLES[name.removeprefix("platform.")]}
+    return Attribute(
+        name,
+        "vllm/platforms/interface.py",
+        receiver=lambda: resolve("vllm.platforms.current_platform"),
+        samples=samples,
+    )
+
+
+def _is_there(row: ContractRow) -> None:
+    found = attribute_of(row.name).find()
+    kinds = {kind for use in row.uses for kind in use.kinds}
+    if "call" in kinds:
+        require(callable(found), f"sites call it, and it is {found!r}")
+    if "annotation" in kinds:
+        # An unquoted annotation is evaluated when the module is imported.
+        require((found | None) is not None, f"annotations name it, and it is {found!r}")
+
+
+def _takes(attribute: Attribute, shape: Shape, row: ContractRow) -> None:
+    try:
+        positional, keywords = attribute.arguments(shape)
+    except LookupError as error:
+        raise Diverges(
+            f"sites call {attribute.name}{shape} ({row.uses[0].where}), and the contract has no "
+            "sample for one of these arguments: add it in conformance/contract/attributes.py"
+        ) from error
+    found = attribute.find()
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        pass  # written in C: calling it will tell
+    else:
+        try:
+            signature.bind(*positional, **keywords)
+        except TypeError as error:
+            raise Diverges(f"it does not take {shape}: {error}") from error
+    try:
+        found(*positional, **keywords)
+    except TypeError as error:
+        raise Diverges(f"it does not take {shape}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """What a site launches: the kernel, and the helper of vLLM's through which it does, if any."""
+
+    module: str
+    kernel: Any
+    helper: Any = None
+
+
+def _launches(row: ContractRow) -> Iterator[_Launch]:
+    """What the sites of a kernel really launch, in the modules that they are in.
+
+    Raises Refuses where none of these modules can be imported, or none has the name.
+    """
+    problems: list[str] = []
+    found = False
+    for site in (site for use in row.uses for site in use.sites):
+        if row.shape is not None and (site.call is None or Shape.of(site.call) != row.shape):
+            continue
+        try:
+            module = importlib.import_module(site.module)
+            launch = _launch(module, site)
+        except Exception as error:
+            problems.append(f"{site.module}: {type(error).__name__}: {error}")
+            continue
+        found = True
+        yield launch
+    if not found:
+        raise Refuses(f"no module that launches it has it: {'; '.join(problems)}")
+
+
+def _launch(module: Any, site: Row) -> _Launch:
+    text = " ".join(
+        linecache.getline(module.__file__, line).strip()
+        for line in range(site.line, site.end_line + 1)
+    )
+    written = _WRITTEN.match(text)
+    if written is not None:
+        try:
+            value = _walk(module, written[1])
+        except AttributeError:
+            pass  # a local name, or a member of an object
+        else:
+            kernel = getattr(value, "kernel", value)
+            return _Launch(site.module, kernel, value if kernel is not value else None)
+    return _Launch(site.module, _walk(module, site.attribute.removeprefix("triton:")))
+
+
+def _walk(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _kernel(row: ContractRow) -> None:
+    for launch in _launches(row):
+        if row.tier == "presence":
+            if not hasattr(type(launch.kernel), "__getitem__"):
+                raise Refuses(f"{launch.module} has a plain function for it, and cannot launch it")
+            if _is_tritons(launch.kernel):
+                raise Refuses(f"{launch.module} has Triton's, and no Triton compiles for the CPU")
+        else:
+            assert row.shape is not None
+            _takes_launch(launch, row.shape)
+
+
+def _is_tritons(kernel: Any) -> bool:
+    from vllm.triton_utils import HAS_TRITON
+
+    return not HAS_TRITON and type(kernel).__module__.partition(".")[0] == "triton"
+
+
+def _takes_launch(launch: _Launch, shape: Shape) -> None:
+    """Hold a launch against the kernel's parameters, and those of what runs in its place."""
+    if launch.helper is not None:
+        # The helper makes the launch of what it is given; the clauses go through it.
+        dispatch = getattr(launch.helper, "_dispatch_fn", None) or launch.helper
+        require(
+            _binds(dispatch, [None] * shape.positional, dict.fromkeys(shape.keywords)),
+            f"{launch.module} calls it as {shape}, and it takes {inspect.signature(dispatch)}",
+        )
+        return
+    kernel = launch.kernel
+    function = getattr(kernel, "func", None) or getattr(kernel, "fn", None) or kernel
+    while hasattr(function, "fn"):
+        function = function.fn  # Triton's heuristics and autotuner wrap the kernel
+    own = inspect.signature(function).parameters
+    names = tuple(getattr(kernel, "arg_names", None) or own)
+    keywords = [name for name in shape.keywords if name not in _COMPILER_OPTIONS]
+    given = [*names[: shape.positional], *keywords]
+    unknown = [name for name in keywords if name not in names]
+    by = launch.module
+    require(shape.positional <= len(names), f"{by} launches it with {shape.positional} values")
+    require(not unknown, f"{by} launches it with {', '.join(unknown)}, which it does not take")
+    require(len(set(given)) == len(given), f"{by} gives it a parameter twice: {given}")
+    if function is not kernel:
+        by_name = _binds(function, [], dict.fromkeys(given))
+        as_launched = _binds(function, [None] * shape.positional, dict.fromkeys(keywords))
+        require(
+            by_name or as_launched,
+            f"{by} launches it as {shape}, and what runs in its place takes {list(own)}",
+        )
+
+
+def _binds(function: Any, positional: list[Any], keywords: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*positional, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_never_silent(row: ContractRow) -> None:
+    for launch in _launches(row):
+        try:
+            launch.kernel[(1,)]()
+        except Exception:
+            continue
+        raise Diverges(
+            f"{launch.module}: a launch without any argument raised nothing, so it does nothing"
+        )

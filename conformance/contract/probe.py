@@ -1,0 +1,196 @@
+"""Rows of the contract, checked where they are about: in an import, in the phases of an engine.
+
+An engine with a draft model is started, and the first time that it enters a phase the rows of
+that context are checked there, with what its runner has in force at that very moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from conformance.contract.checking import outcome_of
+from conformance.contract.installed import contract_of_installed
+from conformance.contract.rows import ContractRow
+from conformance.scenarios.child import Journal
+from conformance.scenarios.engine import ENGINE_DEFAULTS, watched_worker
+from conformance.scenarios.subjects import worker_argument
+
+_PHASES = {"load": "load", "profile": "profile", "execute": "execute", "sample": "sample"}
+_PHASES |= {"spec-decode": "spec-decode", "shutdown": "shutdown"}
+"""The worker's phases in which a context's rows are checked; init and stream are entered below."""
+
+AT = "checking"
+"""The result that names the row that is being checked, for when it ends the process."""
+
+
+def plain(journal: Journal, skip: list[str], generation: str = "v1") -> None:
+    """Check the rows with nothing in force: the context makes no difference, so each once."""
+    import torch
+
+    torch.set_num_threads(1)
+    seen: dict[str, Any] = {}
+    for row in contract_of_installed(generation).rows:
+        same = f"{row.tier}|{row.name}{row.shape or ''}|{row.is_certain()}"
+        if row.id not in skip and same not in seen:
+            journal.result(AT, row.id)
+            seen[same] = outcome_of(row)
+        journal.result(key(row), seen.get(same))
+
+
+def imported(journal: Journal, modules: list[str], skip: list[str], generation: str = "v1") -> None:
+    """Check the rows of the context ``import`` where a runner's modules have just been imported."""
+    for module in modules:
+        with journal.phase_of(f"import {module}"):
+            importlib.import_module(module)
+    _check(journal, "import", skip, generation)
+
+
+def engine(
+    journal: Journal,
+    worker_cls: str | None,
+    model: str,
+    draft: str,
+    skip: list[str],
+    generation: str = "v1",
+) -> None:
+    """Check the rows of every context that a speculating engine comes through."""
+    import torch
+    from vllm import LLM, SamplingParams
+
+    torch.set_num_threads(1)
+    worker = worker_argument(worker_cls)
+    speculation = {"method": "draft_model", "model": draft, "num_speculative_tokens": 2}
+    pending = {*_PHASES.values(), "init", "stream"}
+
+    def reach(context: str) -> None:
+        if context in pending:
+            pending.discard(context)
+            _check(journal, context, skip, generation)
+
+    def enter(phase: str) -> None:
+        reach(_PHASES.get(phase, ""))
+        if phase == "execute" and "stream" in pending:
+            reach("stream")
+
+    journal.enter_hooks.append(enter)
+    with _before_construction(lambda: reach("init")), watched_worker(journal, None) as workers:
+        with journal.phase_of("engine"):
+            llm = LLM(
+                model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation
+            )
+        with ExitStack() as stack:
+            stack.callback(lambda: llm.llm_engine.engine_core.shutdown())
+            journal.result("cut", sorted({*_overridden(workers), *_replaced(generation)}))
+            with journal.phase_of("generate"):
+                llm.generate(
+                    [{"prompt_token_ids": [61, 62, 63, 61, 62, 63, 61, 62]}],
+                    SamplingParams(temperature=0.0, max_tokens=6, detokenize=False),
+                    use_tqdm=False,
+                )
+
+
+def key(row: ContractRow) -> str:
+    """The name of a row's result in the child's journal."""
+    return f"{row.tier}|{row.id}"
+
+
+def _check(journal: Journal, context: str, skip: Iterable[str], generation: str) -> None:
+    rows = [row for row in contract_of_installed(generation).rows if row.context == context]
+    try:
+        with _stream() if context == "stream" else nullcontext():
+            for row in rows:
+                if row.id not in skip:
+                    journal.result(AT, row.id)
+                    journal.result(key(row), outcome_of(row))
+    except Exception as error:  # the stream's context, which every row of it needs
+        wrong = {"kind": "raises", "type": type(error).__name__, "message": str(error)}
+        for row in rows:
+            journal.result(key(row), {**wrong, "traceback": ""})
+
+
+@contextmanager
+def _stream() -> Iterator[None]:
+    import torch
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        yield
+
+
+@contextmanager
+def _before_construction(reach: Callable[[], None]) -> Iterator[None]:
+    """Call back where vLLM's GPU runner begins to be made: what a subclass wraps is in force."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    original = GPUModelRunner.__init__
+
+    @functools.wraps(original)
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        reach()
+        original(self, *args, **kwargs)
+
+    GPUModelRunner.__init__ = watched
+    try:
+        yield
+    finally:
+        GPUModelRunner.__init__ = original
+
+
+def _overridden(workers: list[Any]) -> Iterator[str]:
+    """Methods of vLLM's GPU worker and runner that the subject's classes replace outright."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+    from vllm.v1.worker.gpu_worker import Worker
+
+    for worker in workers:
+        for value, base in ((worker, Worker), (getattr(worker, "model_runner", None), GPUModelRunner)):
+            if not isinstance(value, base):
+                continue
+            mro = type(value).__mro__
+            for cls in mro[: mro.index(base)]:
+                for name, member in vars(cls).items():
+                    inherited = getattr(base, name, None)
+                    own = inspect.unwrap(member) if callable(member) else None
+                    if inherited is None or own is None or own is inspect.unwrap(inherited):
+                        continue
+                    if not _calls_super(own, name):
+                        yield from (f"{b.__qualname__}.{name}" for b in base.__mro__ if name in vars(b))
+
+
+def _replaced(generation: str) -> Iterator[str]:
+    """Functions of the chains that something else stands in for: ``module:function``."""
+    steps = {
+        tuple(step.split(":")[:2])
+        for row in contract_of_installed(generation).rows
+        for use in row.uses
+        for site in use.sites
+        if site.on_cpu == "true"
+        for step in site.chain
+    }
+    for name, function in sorted(steps):
+        module = sys.modules.get(name)
+        bound = getattr(module, function, None)
+        code = getattr(inspect.unwrap(bound), "__code__", None) if callable(bound) else None
+        if module is not None and code is not None and code.co_filename != module.__file__:
+            yield f"{name}:{function}"
+
+
+def _calls_super(function: Any, name: str) -> bool:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "super"
+        for node in ast.walk(tree)
+    )

@@ -51,6 +51,11 @@ def main() -> None:
 @click.option("-m", "markers", metavar="EXPR", help='only checks so marked, e.g. "not real"')
 @click.option("-n", "workers", metavar="N", default="auto", show_default=True, help="processes")
 @click.option(
+    "--expectations",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="directory of <subject>.toml files that name the failures that are known",
+)
+@click.option(
     "--report",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("results"),
@@ -71,6 +76,7 @@ def run(
     expression: str | None,
     markers: str | None,
     workers: str,
+    expectations: Path | None,
     report: Path,
     format_: str,
 ) -> None:
@@ -89,6 +95,7 @@ def run(
     arguments = [str(_SUITE), "-q", "-rfE", "--tb=short", f"--conformance-report={report}"]
     arguments += ["-n", workers, "--dist", "loadgroup", "--no-loadscope-reorder"]
     arguments += [f"--subject={subject.name}" for subject in chosen]
+    arguments += [f"--expectations={expectations}"] if expectations else []
     arguments += ["-k", expression] if expression else []
     arguments += ["-m", markers] if markers else []
     sys.exit(_pytest(arguments, report, quiet=format_ == "json"))
@@ -191,6 +198,67 @@ def surface(
 
 
 @main.command()
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--generation",
+    type=click.Choice(["v1", "v2", "all"]),
+    default="all",
+    show_default=True,
+    help="runner generation",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "markdown", "json", "sarif", "github", "junit"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "never"]),
+    default="error",
+    show_default=True,
+    help="which findings make the exit status 1",
+)
+@click.option("--runner", metavar="MODULE:CLASS", help="another package's runner, to be judged")
+@click.option(
+    "--runner-source",
+    metavar="SOURCE",
+    help="its package: a release (vllm-ascend==0.30.0rc2), a wheel, an sdist, a folder",
+)
+@click.option(
+    "--suppressions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="a TOML file of findings to leave out",
+)
+def drift(
+    old: str,
+    new: str,
+    generation: str,
+    format_: str,
+    fail_on: str,
+    runner: str | None,
+    runner_source: str | None,
+    suppressions: Path | None,
+) -> None:
+    """Say what of the device vLLM NEW reaches otherwise than OLD, and who handles it.
+
+    OLD and NEW are what surface's --source takes: versions, directories, archives, PATH@REVISION.
+    """
+    from conformance.drift.command import Options, run
+
+    options = Options(old, new, generation, format_, fail_on, runner, runner_source, suppressions)
+    try:
+        with _said_if_slow(f"comparing {old} and {new} ..."):
+            text, status = run(options)
+    except WrongUse as error:
+        _refuse(str(error))
+    click.echo(text, nl=False)
+    sys.exit(status)
+
+
+@main.command()
 @click.option("--mend", is_flag=True, help="write the metadata that the vllm command asks for")
 @click.option(
     "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -219,6 +287,34 @@ def patches(format_: str) -> None:
     except ImportError as error:
         _refuse(f"The patches need torch ({error}): vllm-conformance doctor says how to get it.")
     click.echo(RENDERERS[format_](REGISTER.patches), nl=False)
+
+
+@main.command()
+@click.option(
+    "--source",
+    type=click.Choice(["cuda"]),
+    default="cuda",
+    show_default=True,
+    help="what is recorded: torch's device API on this machine's GPU; no vLLM is needed",
+)
+@click.option(
+    "--out",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("fixtures/references/cuda"),
+    show_default=True,
+    help="directory of the recordings",
+)
+def record(source: str, directory: Path) -> None:
+    """Record what a real GPU does, with its provenance, to hold the contract against it."""
+    from conformance.references import recording
+
+    try:
+        path = recording.record(directory)
+    except WrongUse as error:
+        _refuse(str(error))
+    states = [answer["state"] for answer in recording.load(path)["clauses"].values()]
+    click.echo(f"{states.count('holds')} of {len(states)} clauses hold on this GPU: {path}")
 
 
 def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:

@@ -32,13 +32,16 @@ class Expectation:
 
 
 def load(directory: Path) -> tuple[Expectation, ...]:
-    """Read ``<subject>.toml`` files, in whose names ``__`` stands for a class's colon.
+    """Read ``<subject>.toml``, and the files of directories ``<subject>``, one for each fault.
+
+    In a subject's name ``__`` stands for a class's colon.
 
     Raises:
         WrongUse: a file is not what it should be; unknown and missing keys count.
     """
     found: list[Expectation] = []
-    for path in sorted(directory.glob("*.toml")):
+    for path in sorted((*directory.glob("*.toml"), *directory.glob("*/*.toml"))):
+        subject = path.stem if path.parent == directory else path.parent.name
         try:
             data = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -46,12 +49,12 @@ def load(directory: Path) -> tuple[Expectation, ...]:
         items = data.get("expectation", [])
         if set(data) - {"expectation"} or not isinstance(items, list):
             raise WrongUse(f"{path.name} holds tables [[expectation]], and nothing else.")
-        parse_subject(path.stem.replace("__", ":"))
-        found.extend(_read(path, item) for item in items)
+        parse_subject(subject.replace("__", ":"))
+        found.extend(_read(path, subject.replace("__", ":"), item) for item in items)
     return tuple(found)
 
 
-def _read(path: Path, item: object) -> Expectation:
+def _read(path: Path, subject: str, item: object) -> Expectation:
     if not isinstance(item, dict) or set(item) != _KEYS:
         raise WrongUse(f"{path.name}: an expectation has the keys {sorted(_KEYS)}: {item}.")
     checks, versions = item["checks"], str(item["versions"])
@@ -62,7 +65,7 @@ def _read(path: Path, item: object) -> Expectation:
     except InvalidSpecifier as error:
         raise WrongUse(f"{path.name}: {versions!r} are no versions.") from error
     return Expectation(
-        path.stem.replace("__", ":"),
+        subject,
         tuple(map(str, checks)),
         versions,
         str(item["reason"]),

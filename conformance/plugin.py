@@ -228,11 +228,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     if call.when == "call" or report.outcome != "passed":
         marker = item.get_closest_marker("held_against")
+        area = item.path.stem.removeprefix("test_").replace("_", " ")
+        of_contract = _param(item, "row")
         row = Row(
             check=check_id(item),
-            area=item.path.stem.removeprefix("test_").replace("_", " "),
+            area=f"{area}, {of_contract.tier}" if of_contract else area,
             claim=_claim(item),
             reference=marker.args[0] if marker else "",
+            group=of_contract.family if of_contract else "",
+            context=of_contract.context if of_contract else "",
         )
         cell = _cell(report)
         data = {

@@ -92,3 +92,10 @@ def triton_mode(journal: Any) -> None:
 
     names = ("TRITON_INTERPRET", "VLLM_USE_V2_MODEL_RUNNER")
     journal.result("mode", [*map(os.environ.get, names), HAS_TRITON])
+
+
+def ask_clauses(journal: Any) -> None:
+    """Ask the clauses of torch's own families with nothing patched."""
+    from conformance.references.recording import asked
+
+    journal.result("asked", asked())

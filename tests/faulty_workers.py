@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+from runner_under_test.model_runner import CPUModelRunner
 from runner_under_test.worker import CPUWorker
 
 
@@ -36,3 +37,7 @@ class SwapsTokens(CPUWorker):
         output = super().sample_tokens(grammar_output)
         output.sampled_token_ids = [[3 for _ in row] for row in output.sampled_token_ids]
         return output
+
+
+class RunnerThatKeepsItsPatches(CPUModelRunner):
+    """Applies the patches when it is made, and nobody takes them back."""

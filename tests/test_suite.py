@@ -77,7 +77,7 @@ def test_a_killed_engine_is_one_red_row_that_names_the_phase(signal: str, tmp_pa
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_an_expected_failure_that_passes_is_a_failure(workers: str, tmp_path: Path) -> None:
     (tmp_path / "ours.toml").write_text(
-        '[[expectation]]\nchecks = ["contract::clause[streams/streams-compare-by-identity]"]\n'
+        '[[expectation]]\nchecks = ["contract::behaviour[streams/streams-compare-by-identity]"]\n'
         'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
     )
     done = run_pytest(
@@ -94,7 +94,7 @@ def test_an_expected_failure_that_passes_is_a_failure(workers: str, tmp_path: Pa
 
 def test_an_expectation_of_no_check_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "ours.toml").write_text(
-        '[[expectation]]\nchecks = ["contract::clause[no-such-clause]"]\n'
+        '[[expectation]]\nchecks = ["contract::behaviour[no-such-clause]"]\n'
         'versions = ">=0.30"\nreason = "planted"\nlink = "none"\n'
     )
     done = run_pytest(_CONTRACT, "--subject=ours", f"--expectations={tmp_path}")
@@ -139,6 +139,14 @@ def test_a_missing_patch_turns_the_suite_red_and_is_named(tmp_path: Path) -> Non
         RUNNER_UNDER_TEST_WITHOUT="torch.accelerator.synchronize",
     )
     assert done.returncode == 1
-    detail = _cells(tmp_path)["contract::clause[accelerator/synchronize-returns]"]["detail"]
+    cells = _cells(tmp_path)
+    red = [
+        cell["detail"]
+        for check, cell in cells.items()
+        if "accelerator/synchronize-returns@" in check and cell["state"] == "red"
+    ]
+    assert red
+    detail = red[0]
     assert "torch.accelerator.synchronize" in detail
     assert "on a GPU:" in detail
+    assert "reached: vllm." in detail

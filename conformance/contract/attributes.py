@@ -49,7 +49,9 @@ class Attribute:
         Raises:
             AttributeError: there is none of that name.
         """
-        return resolve(self.name) if self.receiver is None else getattr(self.receiver(), self.member)
+        return (
+            resolve(self.name) if self.receiver is None else getattr(self.receiver(), self.member)
+        )
 
 
 def resolve(path: str) -> Any:

@@ -144,6 +144,7 @@ def _launch(module: Any, site: Row) -> _Launch:
         linecache.getline(module.__file__, line).strip()
         for line in range(site.line, site.end_line + 1)
     )
+    path = site.attribute.removeprefix("triton:")
     written = _WRITTEN.match(text)
     if written is not None:
         try:
@@ -151,9 +152,11 @@ def _launch(module: Any, site: Row) -> _Launch:
         except AttributeError:
             pass  # a local name, or a member of an object
         else:
-            kernel = getattr(value, "kernel", value)
-            return _Launch(site.module, kernel, value if kernel is not value else None)
-    return _Launch(site.module, _walk(module, site.attribute.removeprefix("triton:")))
+            if hasattr(value, "kernel"):
+                return _Launch(site.module, value.kernel, value)
+            if written[1].rpartition(".")[2] == path.rpartition(".")[2]:
+                return _Launch(site.module, value)
+    return _Launch(site.module, _walk(module, path))
 
 
 def _walk(value: Any, path: str) -> Any:
@@ -189,13 +192,18 @@ def _takes_launch(launch: _Launch, shape: Shape) -> None:
             _binds(dispatch, [None] * shape.positional, dict.fromkeys(shape.keywords)),
             f"{launch.module} calls it as {shape}, and it takes {inspect.signature(dispatch)}",
         )
-        return
     kernel = launch.kernel
     function = getattr(kernel, "func", None) or getattr(kernel, "fn", None) or kernel
     while hasattr(function, "fn"):
         function = function.fn  # Triton's heuristics and autotuner wrap the kernel
     own = inspect.signature(function).parameters
     names = tuple(getattr(kernel, "arg_names", None) or own)
+    if launch.helper is not None:
+        require(
+            _binds(function, [], dict.fromkeys(names)) or _binds(function, [None] * len(names), {}),
+            f"the kernel takes {list(names)}, and what runs in its place {list(own)}",
+        )
+        return
     keywords = [name for name in shape.keywords if name not in _COMPILER_OPTIONS]
     given = [*names[: shape.positional], *keywords]
     unknown = [name for name in keywords if name not in names]

@@ -29,17 +29,23 @@ class Clause:
     check: Callable[[], Any]
     versions: str = ""
     bare_holds: bool = False
+    host_only: bool = False
+    """It says what a host without an accelerator answers; on a GPU it does not hold."""
 
 
 def clause(
-    *attributes: str, gpu: str, versions: str = "", bare_holds: bool = False
+    *attributes: str,
+    gpu: str,
+    versions: str = "",
+    bare_holds: bool = False,
+    host_only: bool = False,
 ) -> Callable[[Callable[[], Any]], Clause]:
     """Make a clause of a function, whose name is the claim."""
 
     def make(check: Callable[[], Any]) -> Clause:
         family = check.__module__.rpartition(".")[2]
         name = f"{family}/{check.__name__.replace('_', '-')}"
-        return Clause(name, attributes, gpu, check, versions, bare_holds)
+        return Clause(name, attributes, gpu, check, versions, bare_holds, host_only)
 
     return make
 
@@ -47,6 +53,13 @@ def clause(
 def clauses_of(namespace: dict[str, Any]) -> tuple[Clause, ...]:
     """Return a module's clauses in the order of their definition."""
     return tuple(value for value in namespace.values() if isinstance(value, Clause))
+
+
+def the_device() -> Any:
+    """The ``torch.device`` that a clause is about: the accelerator, or the CPU where none is."""
+    import torch
+
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
 
 
 def require(holds: object, message: str) -> None:

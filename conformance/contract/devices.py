@@ -18,6 +18,7 @@ _CLASSES = "a class: vLLM names it in annotations, `cls | None` among them, when
     "torch.cuda.is_available",
     gpu="what is there is said to be there",
     bare_holds=True,
+    host_only=True,
 )
 def no_accelerator_is_claimed() -> None:
     import torch
@@ -53,16 +54,21 @@ def the_current_device_is_set() -> None:
 
 
 @clause(
-    "torch.accelerator.current_stream",
-    "torch.accelerator.set_stream",
-    gpu="the same stream that torch.cuda.current_stream() gives; set_stream makes it another",
+    "torch.accelerator.current_stream", gpu="the same stream that torch.cuda.current_stream() gives"
 )
-def both_names_give_the_same_current_stream() -> None:
+def both_names_give_the_current_stream() -> None:
     import torch
 
-    before = torch.cuda.current_stream()
-    require(torch.accelerator.current_stream() == before, "the two differ")
-    stream = torch.cuda.Stream()
+    require(torch.accelerator.current_stream() == torch.cuda.current_stream(), "the two differ")
+
+
+@clause(
+    "torch.accelerator.set_stream", gpu="makes a stream the one torch.cuda.current_stream() gives"
+)
+def both_names_set_the_current_stream() -> None:
+    import torch
+
+    before, stream = torch.cuda.current_stream(), torch.cuda.Stream()
     torch.accelerator.set_stream(stream)
     try:
         require(torch.cuda.current_stream() == stream, "what one sets the other does not give")

@@ -5,7 +5,7 @@ GPU behaviour: torch's documentation of ``torch.cuda.CUDAGraph`` and ``torch.cud
 
 from __future__ import annotations
 
-from conformance.contract.clause import clause, clauses_of, require
+from conformance.contract.clause import clause, clauses_of, require, the_device
 
 _CAPTURE = "kernels inside torch.cuda.graph(g) are recorded, and g.replay() runs them again"
 
@@ -30,13 +30,11 @@ def a_stream_is_not_capturing() -> None:
     require(capturing is False, f"with no graph in the making it is {capturing!r}")
 
 
-@clause(
-    "torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.CUDAGraph.replay", gpu=_CAPTURE
-)
+@clause("torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.CUDAGraph.replay", gpu=_CAPTURE)
 def a_replayed_graph_computes_anew() -> None:
     import torch
 
-    graph, x = torch.cuda.CUDAGraph(), torch.ones(3)
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(3, device=the_device())
     with torch.cuda.graph(graph):
         y = x + 1
     x.fill_(5.0)
@@ -48,7 +46,7 @@ def a_replayed_graph_computes_anew() -> None:
 def a_graph_is_captured_by_hand() -> None:
     import torch
 
-    graph, x = torch.cuda.CUDAGraph(), torch.ones(3)
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(3, device=the_device())
     graph.capture_begin()
     y = x + 1
     graph.capture_end()

@@ -42,24 +42,28 @@ class Outcome:
 class ContractOutcomes:
     """Every row's outcome by subject."""
 
-    def __init__(self, runs: Runs, generation: str = "v1") -> None:
+    def __init__(
+        self, runs: Runs, generation: str = "v1", environment: dict[str, str] | None = None
+    ) -> None:
         self._runs = runs
         self._generation = generation
+        self._environment = environment
         self._results: dict[tuple[str, str], dict[str, Any]] = {}
 
     def of(self, subject: Subject, row: ContractRow) -> Outcome:
         """Check a row for a subject, along with all others of its run."""
         results = self._run(subject, row.context)
-        certain = row.is_certain(frozenset(results.get("cut", ())))
+        cut = frozenset(results.get("cut", ()))
         if key(row) not in results:
-            reason = results["failure"] or "no run of this suite comes through that context"
+            failure = (results["failure"] or "").partition("\n")[0]
+            reason = failure or "no run of this suite comes through that context"
             return Outcome("open", f"not checked: {reason}")
         wrong = results[key(row)]
         if wrong is None:
             return Outcome("holds")
-        if not certain and _refuses(row, wrong):
+        if not is_red(row, wrong, cut):
             return Outcome("refused", f"{wrong['type']}: {wrong['message']}")
-        return Outcome("red", told(row, wrong, certain=certain))
+        return Outcome("red", told(row, wrong, certain=row.is_certain(cut)))
 
     def _run(self, subject: Subject, context: str) -> dict[str, Any]:
         place = "bare" if subject.name == "bare" else "import" if context == "import" else "engine"
@@ -88,6 +92,7 @@ class ContractOutcomes:
             f"conformance.contract.probe:{entry}",
             {**arguments, "skip": skip, "generation": self._generation},
             label=label,
+            environment=self._environment,
         )
 
 
@@ -111,6 +116,13 @@ def _to_its_end(run: Callable[[list[str]], ChildRun]) -> dict[str, Any]:
                     "message": done.failure or "the process ended",
                     "traceback": "",
                 }
+
+
+def is_red(
+    row: ContractRow, wrong: dict[str, str] | None, cut: frozenset[str] = frozenset()
+) -> bool:
+    """Whether what a child reported of a row is a fault; see `Use.is_certain` for ``cut``."""
+    return wrong is not None and (row.is_certain(cut) or not _refuses(row, wrong))
 
 
 def _refuses(row: ContractRow, wrong: dict[str, str]) -> bool:

@@ -58,15 +58,13 @@ _FACTORIES = (
     _factory(
         "empty",
         lambda t, f: f((2, 3), dtype=t.int32, device="cpu", pin_memory=True),
-        lambda t: t.empty((2, 3), dtype=t.int32),
+        lambda t: _base(t),
     ),
-    _factory(
-        "empty_like", lambda t, f: f(_base(t), pin_memory=True), lambda t: t.empty_like(_base(t))
-    ),
+    _factory("empty_like", lambda t, f: f(_base(t), pin_memory=True), lambda t: _base(t)),
     _factory(
         "empty_strided",
         lambda t, f: f((2, 3), (1, 2), dtype=t.int32, pin_memory=True),
-        lambda t: t.empty_strided((2, 3), (1, 2), dtype=t.int32),
+        lambda t: t.arange(6, dtype=t.int32).reshape(3, 2).t(),
     ),
     _factory("full", lambda t, f: f((2,), 7.5, pin_memory=True), lambda t: t.tensor([7.5, 7.5])),
     _factory(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+from conformance.contract.batch import put_in_place
 from conformance.contract.checking import outcome_of
 from conformance.contract.installed import contract_of_installed
 from conformance.contract.rows import ContractRow
@@ -43,6 +44,25 @@ def plain(journal: Journal, skip: list[str], generation: str = "v1") -> None:
             journal.result(AT, row.id)
             seen[same] = outcome_of(row)
         journal.result(key(row), seen.get(same))
+
+
+def held(
+    journal: Journal, names: list[str], plant: str | None = None, generation: str = "v1"
+) -> None:
+    """Check the named rows where the stand-ins of ours are in force, and no engine is.
+
+    ``plant`` is ``module:function``, which is called first: a fault, to see what it turns red.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    put_in_place("ours")
+    rows = [row for row in contract_of_installed(generation).rows if key(row) in names]
+    if plant is not None:
+        module, _, function = plant.partition(":")
+        getattr(importlib.import_module(module), function)()
+    for row in rows:
+        journal.result(key(row), outcome_of(row))
 
 
 def imported(journal: Journal, modules: list[str], skip: list[str], generation: str = "v1") -> None:
@@ -83,9 +103,7 @@ def engine(
     journal.enter_hooks.append(enter)
     with _before_construction(lambda: reach("init")), watched_worker(journal, None) as workers:
         with journal.phase_of("engine"):
-            llm = LLM(
-                model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation
-            )
+            llm = LLM(model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation)
         with ExitStack() as stack:
             stack.callback(lambda: llm.llm_engine.engine_core.shutdown())
             journal.result("cut", sorted({*_overridden(workers), *_replaced(generation)}))
@@ -149,7 +167,10 @@ def _overridden(workers: list[Any]) -> Iterator[str]:
     from vllm.v1.worker.gpu_worker import Worker
 
     for worker in workers:
-        for value, base in ((worker, Worker), (getattr(worker, "model_runner", None), GPUModelRunner)):
+        for value, base in (
+            (worker, Worker),
+            (getattr(worker, "model_runner", None), GPUModelRunner),
+        ):
             if not isinstance(value, base):
                 continue
             mro = type(value).__mro__
@@ -160,7 +181,9 @@ def _overridden(workers: list[Any]) -> Iterator[str]:
                     if inherited is None or own is None or own is inspect.unwrap(inherited):
                         continue
                     if not _calls_super(own, name):
-                        yield from (f"{b.__qualname__}.{name}" for b in base.__mro__ if name in vars(b))
+                        yield from (
+                            f"{b.__qualname__}.{name}" for b in base.__mro__ if name in vars(b)
+                        )
 
 
 def _replaced(generation: str) -> Iterator[str]:

@@ -61,6 +61,15 @@ class ContractRow:
         return f"{self.name}{self.shape if self.shape is not None else ''}@{self.context}"
 
     @property
+    def family(self) -> str:
+        """What it is told together with: the attribute's home, or the clause's module."""
+        if self.clause is not None:
+            return self.clause.name.partition("/")[0]
+        if self.name.startswith("triton:"):
+            return "Triton kernels" if self.tier != "behaviour" else "kernels"
+        return ".".join(self.name.split(".")[: 2 if self.name.startswith("torch.") else 1])
+
+    @property
     def attributes(self) -> tuple[str, ...]:
         """The attributes that it speaks of and that are reached in this context."""
         return tuple(use.attribute for use in self.uses)

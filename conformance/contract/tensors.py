@@ -6,7 +6,7 @@ GPU behaviour: torch's documentation of ``Tensor.to``, ``Tensor.copy_``, ``Tenso
 
 from __future__ import annotations
 
-from conformance.contract.clause import clause, clauses_of, require
+from conformance.contract.clause import clause, clauses_of, require, the_device
 
 
 @clause(
@@ -17,8 +17,9 @@ from conformance.contract.clause import clause, clauses_of, require
 def a_non_blocking_copy_is_a_copy() -> None:
     import torch
 
-    source, target = torch.arange(6), torch.full((8,), -77)
+    source, target = torch.arange(6), torch.full((8,), -77, device=the_device())
     target[:6].copy_(source, non_blocking=True)
+    target.tolist()  # which waits for the copy
     source.fill_(3)
     require(target.tolist() == [0, 1, 2, 3, 4, 5, -77, -77], f"it is {target.tolist()}")
 
@@ -31,7 +32,7 @@ def a_non_blocking_copy_is_a_copy() -> None:
 def a_non_blocking_conversion_keeps_the_values() -> None:
     import torch
 
-    got = torch.arange(4).to(device="cpu", dtype=torch.int32, non_blocking=True)
+    got = torch.arange(4).to(device=the_device(), dtype=torch.int32, non_blocking=True)
     require(got.dtype == torch.int32 and got.tolist() == [0, 1, 2, 3], f"it is {got!r}")
 
 
@@ -39,7 +40,7 @@ def a_non_blocking_conversion_keeps_the_values() -> None:
 def a_tensor_is_recorded_in_a_stream() -> None:
     import torch
 
-    tensor = torch.arange(4)
+    tensor = torch.arange(4, device=the_device())
     require(tensor.record_stream(torch.cuda.Stream()) is None, "it returned something")
     require(tensor.tolist() == [0, 1, 2, 3], f"the tensor is {tensor.tolist()}")
 

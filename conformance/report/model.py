@@ -35,12 +35,18 @@ class Cell:
 
 @dataclass
 class Row:
-    """One check: its claim, what it was held against, and a cell per subject."""
+    """One check: its claim, what it was held against, and a cell per subject.
+
+    Checks of one ``group`` are told together where there is no room for each of them; ``context``
+    is the phase of the runner's life that a row of the contract is about.
+    """
 
     check: str
     area: str
     claim: str
     reference: str
+    group: str = ""
+    context: str = ""
     cells: dict[str, Cell] = field(default_factory=dict)
 
 
@@ -77,6 +83,11 @@ class Report:
             for subject, cell in row.cells.items()
             if cell.state is State.RED
         ]
+
+    @property
+    def conforms(self) -> bool:
+        """Whether checks were made, and nothing was found."""
+        return bool(self.rows) and not self.findings
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary with its schema's name."""

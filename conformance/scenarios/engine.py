@@ -8,12 +8,12 @@ import os
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from conformance.scenarios import extension
 from conformance.scenarios.child import Journal
 from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder, held_copies
@@ -119,7 +119,8 @@ def _run_engine(
 ) -> None:
     from vllm import LLM
 
-    arguments = {**ENGINE_DEFAULTS, **scenario["engine"], **worker}
+    arguments = {**ENGINE_DEFAULTS, "worker_extension_cls": extension.PATH}
+    arguments |= {**scenario["engine"], **worker}
     if scenario["speculative"]:
         arguments["speculative_config"] = {
             **scenario["speculative"],
@@ -133,6 +134,8 @@ def _run_engine(
             with journal.phase_of("generate"), _stream_context(journal, step):
                 journal.result(step["name"] + suffix, _generate(llm, step))
         journal.result("acceptance" + suffix, _acceptance(llm))
+        memory = llm.collective_rpc("conformance_memory_info")
+        journal.result("memory_info" + suffix, memory)
         tensors = _device_tensors(workers)
         with journal.phase_of("shutdown engine"):
             llm.llm_engine.engine_core.shutdown()
@@ -243,17 +246,32 @@ def _suffer(fault: dict[str, Any]) -> None:
         threading.Event().wait(fault["sleep"])
 
 
-def _device_tensors(workers: list[Any]) -> list[tuple[str, weakref.ref[Any], int]]:
-    """Weights and KV caches of the workers in this process: kind, weak reference, bytes."""
+@dataclass(frozen=True)
+class _Held:
+    """The memory of a tensor, held weakly: a view of it that is kept elsewhere keeps it alive."""
+
+    kind: str
+    memory: Any
+    bytes: int
+
+    @classmethod
+    def of(cls, kind: str, tensor: Any) -> _Held:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        return cls(kind, StorageWeakRef(tensor.untyped_storage()), tensor.nbytes)
+
+
+def _device_tensors(workers: list[Any]) -> list[_Held]:
+    """The memory of the weights and KV caches of the workers in this process."""
     tensors = []
     for worker in workers:
         runner: Any = getattr(worker, "model_runner", None)
         if runner is None or runner.model is None:
             continue
         for weight in runner.model.parameters():
-            tensors.append(("weights", weakref.ref(weight), weight.nbytes))
+            tensors.append(_Held.of("weights", weight))
         for cache in _tensors_in(runner.kv_caches):
-            tensors.append(("KV cache", weakref.ref(cache), cache.nbytes))
+            tensors.append(_Held.of("KV cache", cache))
     return tensors
 
 
@@ -267,15 +285,15 @@ def _tensors_in(value: Any) -> Iterator[Any]:
             yield from _tensors_in(item)
 
 
-def _alive(tensors: list[tuple[str, weakref.ref[Any], int]]) -> dict[str, dict[str, int]]:
+def _alive(tensors: list[_Held]) -> dict[str, dict[str, int]]:
     """By kind: how many there were, how many are still alive, and how many bytes those hold."""
     kinds: dict[str, dict[str, int]] = {}
-    for kind, reference, size in tensors:
-        row = kinds.setdefault(kind, {"had": 0, "alive": 0, "bytes": 0})
+    for held in tensors:
+        row = kinds.setdefault(held.kind, {"had": 0, "alive": 0, "bytes": 0})
         row["had"] += 1
-        if reference() is not None:
+        if not held.memory.expired():
             row["alive"] += 1
-            row["bytes"] += size
+            row["bytes"] += held.bytes
     return kinds
 
 

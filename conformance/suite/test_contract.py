@@ -27,9 +27,7 @@ def outcomes(runs: Runs) -> ContractOutcomes:
 
 
 @pytest.fixture
-def check(
-    subject: Subject, outcomes: ContractOutcomes, finding: Callable[[str], None]
-) -> Check:
+def check(subject: Subject, outcomes: ContractOutcomes, finding: Callable[[str], None]) -> Check:
     """Fail, or leave open, according to what a row came to."""
 
     def check(row: ContractRow) -> None:

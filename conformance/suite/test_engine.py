@@ -165,6 +165,17 @@ def test_the_engine_computes_with_the_threads_it_was_started_with(
         finding(f"{before} threads before the engine, {after} after")
 
 
+@pytest.mark.held_against("torch's documentation")
+@pytest.mark.parametrize("scenario", ["greedy", "tensor-parallel"], indirect=True)
+def test_the_memory_that_a_worker_sees_is_plausible(
+    completed: ChildRun, finding: Callable[[str], None]
+) -> None:
+    """In the engine's own process and in spawned ones, 0 < free <= total, in bytes."""
+    for free, total in completed.results["memory_info"]:
+        if not 0 < free <= total:
+            finding(f"torch.accelerator.get_memory_info() is ({free}, {total}) in a worker")
+
+
 @pytest.mark.scenario("greedy")
 def test_the_worker_and_the_runner_are_the_subjects(
     completed: ChildRun, subject: Subject, finding: Callable[[str], None]

@@ -88,6 +88,10 @@ class Register:
                 self._reassert()
                 return
             refuse_on_accelerator()
+            # Dynamo keys handlers on the functions that torch has when it is first imported, and
+            # keeps its classes of streams and events: it is to find the originals.
+            import torch._dynamo  # noqa: F401
+
             self._left_out = left_out
             try:
                 for patch in self.patches:
@@ -263,6 +267,8 @@ def _places(value: Any, owners: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
         for key, held in list(getattr(module, "__dict__", {}).items()):
             if held is value:
                 found.append((module, key))
+                continue
+            if not owners:
                 continue
             # A look into the instance dictionary alone: getattr could run a module's hook.
             inner = getattr(type(held), "__dict__", None) and _own_namespace(held)

@@ -6,10 +6,10 @@ It imports neither torch nor vLLM: both live in child processes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import platform
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +36,9 @@ HARNESS = "harness"
 """The column of checks that have no subject: what they look at is the harness's own."""
 _REPORT = pytest.StashKey[Report]()
 _BEGUN = pytest.StashKey[float]()
+_MESSAGE = pytest.StashKey[str]()
+_CHECK = pytest.StashKey[str]()
+_REFUSED = "conformance_refused"
 _SUITE = Path(__file__).with_name("suite")
 
 
@@ -149,15 +152,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not any("::" in argument for argument in config.args):
             _require_matches(expectations, [item for item, _ in checks])
     except WrongUse as error:
-        raise pytest.UsageError(str(error)) from error
+        output = getattr(config, "workeroutput", None)
+        if output is None:
+            raise pytest.UsageError(str(error)) from error
+        # A process of pytest-xdist's cannot refuse; it checks nothing, and the one that prints does.
+        output[_REFUSED] = str(error)
+        items.clear()
+        return
     # The longest runs first, so that no worker begins one when the others are done.
     items.sort(key=_run_is_short)
+    by_name: dict[tuple[str, str], list[Expectation]] = {}
+    for expectation in expectations:
+        for check in expectation.checks:
+            by_name.setdefault((expectation.subject, check), []).append(expectation)
     for item, subject in checks:
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(_known_failure("torch is not patched"))
-        for expectation in expectations:
-            if expectation.subject == subject.name and _names(item) & set(expectation.checks):
-                item.add_marker(_known_failure(f"{expectation.reason} ({expectation.link})"))
+        if by_name:
+            for name in _names(item):
+                for expectation in by_name.get((subject.name, name), ()):
+                    item.add_marker(_known_failure(f"{expectation.reason} ({expectation.link})"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over what a process of pytest-xdist's refused to do."""
+    if message := getattr(node, "workeroutput", {}).get(_REFUSED):
+        node.config.stash[_MESSAGE] = message
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """End with the status of wrong use if that is what it was."""
+    if _MESSAGE in session.config.stash:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
 
 def _require_modules(expectations: tuple[Expectation, ...]) -> None:
@@ -192,11 +219,18 @@ def _require_matches(expectations: list[Expectation], items: list[pytest.Item]) 
 
 def check_id(item: pytest.Item) -> str:
     """Return a check's name, the same for every subject: ``speculation::claim[parameters]``."""
-    module = item.path.stem.removeprefix("test_")
-    function = getattr(item, "originalname", item.name).removeprefix("test_")
-    values = {k: v for k, v in _params(item).items() if k != "subject"}
-    suffix = f"[{'-'.join(map(_label, values.values()))}]" if values else ""
-    return f"{module}::{function}{suffix}"
+    name = item.stash.get(_CHECK, None)
+    if name is None:
+        function = getattr(item, "originalname", item.name).removeprefix("test_")
+        values = [_label(v) for k, v in _params(item).items() if k != "subject"]
+        suffix = f"[{'-'.join(values)}]" if values else ""
+        name = item.stash[_CHECK] = f"{_module(item.path)}::{function}{suffix}"
+    return name
+
+
+@functools.cache
+def _module(path: Path) -> str:
+    return path.stem.removeprefix("test_")
 
 
 def _names(item: pytest.Item) -> set[str]:
@@ -206,7 +240,8 @@ def _names(item: pytest.Item) -> set[str]:
     is that of all its contexts, each of which must then fail.
     """
     name = check_id(item)
-    return {name, re.sub(r"@[a-z-]+\]$", "]", name)} if _param(item, "row") else {name}
+    row = _param(item, "row")
+    return {name} if row is None else {name, name.removesuffix(f"@{row.context}]") + "]"}
 
 
 @pytest.fixture(scope="session")
@@ -281,6 +316,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     """Print the table, the sentence, and write the result file."""
     report = config.stash[_REPORT]
+    if _MESSAGE in config.stash:
+        terminalreporter.write_line(f"ERROR: {config.stash[_MESSAGE]}", red=True)
     if not report.rows:
         return
     report.seconds = time.monotonic() - config.stash[_BEGUN]
@@ -294,7 +331,12 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 
 def _is_check(item: Any) -> bool:
-    return _SUITE in Path(item.path).parents
+    return _is_of_the_suite(item.path)
+
+
+@functools.cache
+def _is_of_the_suite(path: Path) -> bool:
+    return _SUITE in path.parents
 
 
 def _params(item: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def the_device() -> Any:
     """The ``torch.device`` that a clause is about: the accelerator, or the CPU where none is."""
     import torch
 
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def require(holds: object, message: str) -> None:

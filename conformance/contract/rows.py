@@ -9,6 +9,7 @@ proves, a refusal counts as well, as long as it says so: what it must not do is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -20,6 +21,7 @@ from conformance.contract.attributes import ATTRIBUTE
 from conformance.contract.clause import Clause
 from conformance.contract.reached import NO_ATTRIBUTES, Shape, Use, uses
 from conformance.surface.model import Inventory
+from conformance.target import installed_versions
 
 Tier = Literal["presence", "signature", "behaviour"]
 TIERS: tuple[Tier, ...] = ("presence", "signature", "behaviour")
@@ -85,8 +87,21 @@ class ContractRow:
 
     @property
     def fails_for_bare(self) -> bool:
-        """Whether unpatched torch is known not to do as a GPU does; of behaviour only."""
-        return self.clause is not None and not self.clause.bare_holds and self.is_certain()
+        """Whether unpatched torch is known not to do as a GPU does: what no CPU build does.
+
+        A build for CUDA answers some calls without a device too; there nothing is known before.
+        """
+        return (
+            self.clause is not None
+            and not self.clause.bare_holds
+            and self.is_certain()
+            and _torch_is_a_cpu_build()
+        )
+
+
+@functools.cache
+def _torch_is_a_cpu_build() -> bool:
+    return (installed_versions().torch or "").endswith("+cpu")
 
 
 @dataclass(frozen=True)
@@ -110,8 +125,10 @@ class Contract:
 
 def _has_contract(use: Use, covered: set[str]) -> bool:
     if use.attribute.startswith("triton:"):
-        # What a launch computes is a clause's to say; where none is certain, a refusal will do.
-        return use.attribute in covered or not use.is_certain()
+        # What a launch computes is a clause's to say. Where no launch is certain a refusal will do,
+        # and where vLLM's own CPU worker replaces the way to it, presence says all there is to say.
+        launched = any(s.on_cpu == "true" and s.upstream != "overridden" for s in use.sites)
+        return use.attribute in covered or not launched
     return use.attribute in covered and (
         use.attribute in ATTRIBUTE
         or use.attribute in NO_ATTRIBUTES

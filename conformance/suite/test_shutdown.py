@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from conformance.contract.bare_instance import RUNNERS
 from conformance.scenarios.observation import ChildRun, Generation
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
+from conformance.target import Subject
 
 _IN_PROCESS = ["greedy", "spec-draft", "two-engines"]
 # Python's resource tracker is not listened to: vLLM's engine ends its processes in such an order
@@ -116,3 +118,21 @@ def test_the_served_completion_agrees_with_transformers(
     (judgement,) = runs.judge(scenario, "completion", [Generation(prompt, tokens)])
     if not judgement.tokens.conforms:
         finding(str(judgement.tokens))
+
+
+@pytest.mark.held_against("vLLM's GPU runner")
+def test_shutdown_of_a_bare_instance_frees_what_it_holds(
+    subject: Subject, runs: Runs, finding: Callable[[str], None]
+) -> None:
+    """The shutdown path by itself, without an engine: it raises nothing, and frees its tensors."""
+    if subject.name not in RUNNERS:
+        pytest.skip("a class applies what it needs when its worker is made")
+    run = runs.host.run(
+        "conformance.contract.bare_instance:run",
+        {"subject": subject.name},
+        label=f"{subject.name}, bare instance",
+    )
+    if run.failure is not None:
+        finding(run.failure)
+    if run.results["alive"]:
+        finding(f"after its shutdown these are alive: {', '.join(run.results['alive'])}")

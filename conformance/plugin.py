@@ -155,7 +155,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         output = getattr(config, "workeroutput", None)
         if output is None:
             raise pytest.UsageError(str(error)) from error
-        # A process of pytest-xdist's cannot refuse; it checks nothing, and the one that prints does.
+        # A process of pytest-xdist's cannot refuse: it checks nothing, and the printing one does.
         output[_REFUSED] = str(error)
         items.clear()
         return

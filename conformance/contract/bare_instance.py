@@ -18,7 +18,7 @@ RUNNERS = {
     "upstream": "vllm.v1.worker.cpu_model_runner:CPUModelRunner",
     "ours": "runner_under_test.model_runner:CPUModelRunner",
 }
-"""The runner class of each subject that has stand-ins which can be put in force without a worker."""
+"""The runner class of each subject whose stand-ins can be put in force without a worker."""
 
 
 def run(journal: Journal, subject: str) -> None:

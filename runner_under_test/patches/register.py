@@ -88,10 +88,7 @@ class Register:
                 self._reassert()
                 return
             refuse_on_accelerator()
-            # Dynamo keys handlers on the functions that torch has when it is first imported, and
-            # keeps its classes of streams and events: it is to find the originals.
-            import torch._dynamo  # noqa: F401
-
+            _let_dynamo_find_the_originals()
             self._left_out = left_out
             try:
                 for patch in self.patches:
@@ -191,6 +188,20 @@ def refuse_on_accelerator() -> None:
             f"this host has an accelerator ({device}): the CPU runner's patches would break it. "
             "Use vLLM's own worker here, or hide the device (CUDA_VISIBLE_DEVICES='')."
         )
+
+
+def _let_dynamo_find_the_originals() -> None:
+    """Let Dynamo make its table of functions to be handled, before any of them is replaced.
+
+    The table is made once, at the first trace, and its keys are what torch's names are bound to
+    then. A stand-in for ``torch.accelerator.synchronize`` among them would be handled as the
+    original is, which asserts that there is an accelerator.
+    """
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    make = getattr(TorchInGraphFunctionVariable, "_get_handlers", None)
+    if make is not None:
+        make()
 
 
 def is_needed(patch: Patch) -> bool:

@@ -15,7 +15,8 @@ from conformance.contract.overrides.outcomes import Outcome, check
 from conformance.scenarios.host import Host
 from conformance.scenarios.runs import Runs
 from conformance.target import parse_subject
-from tests.faults.overrides import FAULTS, Fault
+from tests.faults.fault import Fault
+from tests.faults.overrides import FAULTS
 
 pytestmark = pytest.mark.xdist_group("host")
 

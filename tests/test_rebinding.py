@@ -11,7 +11,7 @@ from conformance.contract.rebinding.outcomes import check
 from conformance.scenarios.host import Host
 from conformance.scenarios.runs import Runs
 from conformance.target import parse_subject, require_vllm
-from tests.faults.overrides import Fault
+from tests.faults.fault import Fault
 from tests.faults.rebinding import FAULTS
 
 pytestmark = pytest.mark.xdist_group("host")

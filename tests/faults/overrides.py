@@ -6,27 +6,12 @@ Nothing is imported at module level that a test process must not import.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
+
+from tests.faults.fault import Fault
 
 _TAKES = "overrides::an_override_takes_what_its_base_takes"
 _DOES = "overrides::an_override_does_what_its_base_does"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault: the function that plants it, ``module:function``, and the check it turns red.
-
-    ``says`` is a part of what the check then tells. ``only`` limits a child to what has to be run,
-    where the row of the check does not say it.
-    """
-
-    name: str
-    plant: str
-    subject: str
-    check: str
-    says: str
-    only: tuple[str, ...] = ()
 
 
 def _worker() -> Any:
@@ -292,7 +277,6 @@ def _does(name: str, row: str, says: str) -> Fault:
     return Fault(
         name.replace("_", " "),
         f"{__name__}:{name}",
-        "ours",
         f"{_DOES}[{row}]",
         says,
         (f"equivalence/{row}",),
@@ -303,7 +287,6 @@ def _takes(name: str, row: str, says: str) -> Fault:
     return Fault(
         name.replace("_", " "),
         f"{__name__}:{name}",
-        "ours",
         f"{_TAKES}[{row}]",
         says,
         (f"signature/{row}",),
@@ -311,9 +294,7 @@ def _takes(name: str, row: str, says: str) -> Fault:
 
 
 def _other(name: str, check: str, only: str, says: str) -> Fault:
-    return Fault(
-        name.replace("_", " "), f"{__name__}:{name}", "ours", f"{check}[others]", says, (only,)
-    )
+    return Fault(name.replace("_", " "), f"{__name__}:{name}", f"{check}[others]", says, (only,))
 
 
 FAULTS: tuple[Fault, ...] = (

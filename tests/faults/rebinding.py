@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.faults.overrides import Fault
+from tests.faults.fault import Fault
 
 
 def _build(target: str, build: Callable[[Any], Any]) -> None:
@@ -344,9 +344,7 @@ def another_process_is_patched() -> None:
 
 
 def _kills(name: str, claim: str, says: str) -> Fault:
-    return Fault(
-        name.replace("_", " "), f"{__name__}:{name}", "ours", f"rebinding::patches[{claim}]", says
-    )
+    return Fault(name.replace("_", " "), f"{__name__}:{name}", f"rebinding::patches[{claim}]", says)
 
 
 _TWICE = "applied-twice-is-applied-once"

@@ -21,8 +21,22 @@ from conformance.surface.model import Row
 _WRITTEN = re.compile(r"(?:return\s+)?([A-Za-z_][\w.]*)\s*[\[(]")
 """How a launch is written: a name, and then its grid or its arguments."""
 
-_COMPILER_OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl", "debug"}
-"""Keywords of a launch that Triton's compiler takes, and no kernel."""
+_COMPILER_OPTIONS = {
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_cooperative_grid",
+    "launch_pdl",
+    "debug",
+    "enable_fp_fusion",
+    "waves_per_eu",
+    "matrix_instr_nonkdim",
+    "kpack",
+    "sanitize_overflow",
+    "instrumentation_mode",
+}
+"""Keywords of a launch that Triton's compilers for CUDA and HIP take (3.9), and no kernel."""
 
 
 class Refuses(RuntimeError):

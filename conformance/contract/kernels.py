@@ -4,9 +4,9 @@ Every clause launches through the function or dispatcher that the runner itself 
 dtypes that it passes, and compares all of the outputs with literals. The literals were worked out
 by hand from the Triton source (the same in vLLM 0.30.0, 0.31.0 and 0.32.0 for what is asked here),
 not taken from a run; a line beside each of them says how. Triton's own interpreter, given the
-kernels of each of these releases, agrees with all of them. Before the launch, outputs and, where
-they are part of a larger buffer, what lies around them hold a poison that no kernel writes, so a
-missing store shows, and one too many.
+kernels of each of these releases, agrees with all of them but one: to bfloat16 it cuts float32 off,
+where a GPU rounds it. Before the launch, outputs and, where they are part of a larger buffer, what
+lies around them hold a poison that no kernel writes, so a missing store shows, and one too many.
 
 All values are exact in binary, and no case hangs on the order of an addition or on a tie, so any
 right implementation gives these very numbers and there is no tolerance.
@@ -14,9 +14,11 @@ right implementation gives these very numbers and there is no tolerance.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from conformance.contract.clause import clause, clauses_of, require
+from conformance.contract.clause import clause, clauses_of, require, the_device
 
 # What outputs hold before a launch: bool ones hold True.
 _POISON = -77
@@ -33,6 +35,11 @@ _EXPAND = "triton:expand_kernel"
 _RECOVER = "triton:sample_recovered_tokens_kernel"
 _MEMCPY = "triton:batch_memcpy_kernel"
 _ZERO = "triton:_zero_kv_blocks_kernel"
+_PRECOPY = "triton:precopy_mamba_align_fused_kernel"
+_POSTPROCESS = "triton:postprocess_mamba_fused_kernel"
+_GATHER = "triton:_dequant_gather_kernel"
+# No kernel, and on no surface: the kernels that it launches are captured on a GPU, and replayed.
+_CENTROIDS = "vllm.v1.spec_decode.gemma4.Gemma4Proposer"
 
 
 def _poisoned(*shape: int, dtype: str = "int32") -> Any:
@@ -703,6 +710,344 @@ def fresh_blocks_of_sliding_window_layers_are_zeroed() -> None:
         block_size=2, num_kv_heads=1, head_size=2, dtype=torch.float32, sliding_window=4
     )
     _holds("the cache", _zeroed(spec, [1]), [_KEPT, _CLEARED, _KEPT, _KEPT])
+
+
+def _mamba_context(states: list[Any], copies: tuple[Any, ...], tables: list[Any]) -> Any:
+    """The context of Mamba layers with the same states, one in each group; blocks of 4 tokens.
+
+    It keeps the addresses of states and tables, and not these themselves.
+    """
+    from types import SimpleNamespace
+
+    import torch
+    from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, MambaSpec
+    from vllm.v1.utils import CpuGpuBuffer
+    from vllm.v1.worker.mamba_utils import MambaSpecDecodeGPUContext
+
+    device = torch.device("cpu")
+    spec = MambaSpec(
+        block_size=4,
+        shapes=tuple(tuple(state.shape[1:]) for state in states),
+        dtypes=tuple(state.dtype for state in states),
+        mamba_cache_mode="align",
+        num_speculative_blocks=2,
+    )
+    names = [f"layer.{number}" for number in range(len(tables))]
+    config = KVCacheConfig(
+        num_blocks=states[0].shape[0],
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec([name], spec) for name in names],
+    )
+    functions = {MambaAttentionBackendEnum.MAMBA2: copies}
+    context = MambaSpecDecodeGPUContext.create(
+        max_num_reqs=5,
+        kv_cache_config=config,
+        copy_funcs=functions,
+        device=device,
+        make_buffer=lambda *size, dtype: CpuGpuBuffer(
+            *size, dtype=dtype, device=device, pin_memory=False
+        ),
+    )
+    layers = {name: SimpleNamespace(kv_cache=states) for name in names}
+    context.initialize_from_forward_context(config, layers, functions, tables)
+    context.num_accepted_tokens_out.fill_(_POISON)
+    return context
+
+
+def _page(block: int) -> list[int]:
+    """A page of the cache below: a window of 3 tokens and 2 dimensions, a temporal state of 2
+    values, and a value that is nobody's."""
+    return [*range(10 * block, 10 * block + 8), _POISON]
+
+
+def _pages(changed: dict[int, list[int]]) -> list[list[int]]:
+    return [changed.get(block, _page(block)) for block in range(13)]
+
+
+@contextmanager
+def _mamba(*tables: list[list[int]], dim_first: bool = False) -> Iterator[tuple[Any, Any]]:
+    """A cache of 13 pages and its context; each group of layers has a table of its own.
+
+    With ``dim_first`` a window lies dimension by dimension, and not token by token; values then
+    have 2 bytes.
+    """
+    from unittest import mock
+
+    import torch
+    from vllm.model_executor.layers.mamba.mamba_utils import (
+        get_conv_copy_spec,
+        get_temporal_copy_spec,
+    )
+    from vllm.v1.worker import mamba_utils
+
+    dtype = torch.float16 if dim_first else torch.float32
+    memory = torch.tensor(_pages({}), dtype=dtype)
+    shape, strides = ((13, 2, 3), (9, 3, 1)) if dim_first else ((13, 3, 2), (9, 2, 1))
+    states = [memory.as_strided(shape, strides), memory.as_strided((13, 2), (9, 1), 6)]
+    copies = (get_conv_copy_spec, get_temporal_copy_spec)
+    block_tables = [_int32(*table) for table in tables]
+    with mock.patch.object(mamba_utils, "is_conv_state_dim_first", lambda: dim_first):
+        yield _mamba_context(states, copies, block_tables), memory
+
+
+def _precopied(context: Any, sources: list[int], targets: list[int], biases: list[int]) -> None:
+    """Move the states of all requests but the last, which is nobody's."""
+    context.run_fused_precopy(
+        num_reqs=len(sources) - 1,
+        state_idx_gpu=_int32(*targets),
+        src_col_gpu=_int32(*sources),
+        token_bias_gpu=_int32(*biases),
+        idx_mapping=None,
+    )
+
+
+@clause(_PRECOPY, gpu="from column to column of its row; none from a column below 0, or its own")
+def states_move_to_the_block_that_a_step_begins() -> None:
+    rows = [[1, 2, 0], [3, 4, 0], [5, 6, 0], [3, 4, 0]]
+    with _mamba(rows, [[7, 8, 0], [0, 0, 0], [0, 0, 0], [9, 10, 0]]) as (context, cache):
+        # From column 0 to 1; a new request; one that stays; one that is no request.
+        _precopied(context, [0, -1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0])
+    # Block 1 is copied to 2, and in the other group 7 to 8.
+    want = {2: [10, 11, 12, 13, 14, 15, 16, 17, _POISON]}
+    want |= {8: [70, 71, 72, 73, 74, 75, 76, 77, _POISON]}
+    _holds("the cache", cache, _pages(want))
+
+
+@clause(_PRECOPY, gpu="accepted drafts: a window less its first tokens; a later temporal state")
+def accepted_drafts_move_states_on() -> None:
+    rows = [[1, 2, 3, 0], [4, 5, 6, 7], [8, 9, 10, 0]]
+    with _mamba(rows) as (context, cache):
+        _precopied(context, [0, 1, 0], [2, 0, 1], [1, 2, 0])
+    # One draft: tokens 1 and 2 of block 1, then what was there; the temporal state of block 2.
+    want = {3: [12, 13, 14, 15, 34, 35, 26, 27, _POISON]}
+    # Two drafts: token 2 of block 5; the temporal state of block 7.
+    want |= {4: [54, 55, 42, 43, 44, 45, 76, 77, _POISON]}
+    _holds("the cache", cache, _pages(want))
+
+
+@clause(_PRECOPY, gpu="windows that lie dimension by dimension move on in each dimension")
+def windows_of_dimensions_move_on() -> None:
+    with _mamba([[1, 2, 3], [4, 5, 6]], dim_first=True) as (context, cache):
+        _precopied(context, [0, 0], [2, 1], [1, 0])
+    # Tokens 1 and 2 of both dimensions of block 1; the temporal state of block 2.
+    want = {3: [11, 12, 32, 14, 15, 35, 26, 27, _POISON]}
+    _holds("the cache", cache, _pages(want))
+
+
+@clause(_PRECOPY, gpu="a temporal state is copied whole, whatever its length, and nothing after it")
+def a_long_state_is_moved_to_its_last_byte() -> None:
+    import torch
+    from vllm.model_executor.layers.mamba.mamba_utils import get_temporal_copy_spec
+
+    # 16 programs copy 1024 words of 8 bytes each at a time: here once, 1 word more, and 3 bytes.
+    length = 16 * 1024 * 8 + 8 + 3
+    memory = torch.full((3, length + 5), _POISON, dtype=torch.int8)
+    memory[1] = torch.arange(length + 5) % 101
+    table = _int32([1, 2], [0, 0])
+    context = _mamba_context([memory[:, :length]], (get_temporal_copy_spec,), [table])
+    _precopied(context, [0, 0], [1, 0], [0, 0])
+    different = (memory[2, :length] != torch.arange(length) % 101).nonzero().flatten()
+    _holds("places that differ from the source", different, [])
+    _holds("what follows", memory[2, length:], [_POISON] * 5)
+
+
+def _postprocessed(
+    context: Any,
+    accepted: list[int],
+    columns: list[int],
+    scheduled: list[int],
+    computed: list[int],
+    drafts: list[int],
+) -> None:
+    """Save the states of all requests but the last, which is nobody's."""
+    context.run_fused_postprocess(
+        num_reqs=len(accepted) - 1,
+        num_accepted_tokens_gpu=_int32(*accepted),
+        mamba_state_idx_gpu=_int32(*columns),
+        num_scheduled_tokens_gpu=_int32(*scheduled),
+        num_computed_tokens_gpu=_int32(*computed),
+        num_draft_tokens_gpu=_int32(*drafts),
+    )
+
+
+@clause(_POSTPROCESS, gpu="the states after a filled block's last token go to that block's column")
+def states_of_filled_blocks_are_saved() -> None:
+    first = [[1, 2, 3, 0], [0, 4, 5, 6], [2, 3, 1, 0]]
+    second = [[7, 8, 9, 0], [0, 10, 11, 12], [8, 9, 7, 0]]
+    with _mamba(first, second) as (context, cache):
+        # 2+3-2 = 3 tokens and an accepted draft fill block 0; 6+3-2 = 7 and two, one of which is
+        # needed, block 1. The states are those of the next column.
+        _postprocessed(context, [2, 3, 2], [1, 2, 1], [3, 3, 3], [2, 6, 2], [2, 2, 2])
+    # A window moved on by the draft, and the temporal state of the column after it.
+    want = {1: [22, 23, 24, 25, 14, 15, 36, 37, _POISON]}
+    want |= {7: [82, 83, 84, 85, 74, 75, 96, 97, _POISON]}
+    want |= {4: [52, 53, 54, 55, 44, 45, 66, 67, _POISON]}
+    want |= {10: [112, 113, 114, 115, 104, 105, 126, 127, _POISON]}
+    _holds("the cache", cache, _pages(want))
+    # As they were accepted; the last three are no request's.
+    accepted = context.num_accepted_tokens_out
+    _holds("accepted tokens", accepted, [2, 3, _POISON, _POISON, _POISON])
+
+
+@clause(_POSTPROCESS, gpu="in its own column a state moves on, and 1 token counts as accepted")
+def a_state_moves_on_in_its_block() -> None:
+    with _mamba([[1, 2, 0], [3, 4, 0]]) as (context, cache):
+        # 2+2-1 = 3 tokens and an accepted draft fill block 0, which has the states.
+        _postprocessed(context, [2, 2], [0, 0], [2, 2], [2, 2], [1, 1])
+    # The window less its first token; the temporal state of the next column.
+    _holds("the cache", cache, _pages({1: [12, 13, 14, 15, 14, 15, 26, 27, _POISON]}))
+    _holds("accepted tokens", context.num_accepted_tokens_out, [1] + [_POISON] * 4)
+
+
+@clause(_POSTPROCESS, gpu="so do windows that lie dimension by dimension")
+def a_window_of_dimensions_moves_on_in_its_block() -> None:
+    with _mamba([[1, 2, 0], [3, 4, 0]], dim_first=True) as (context, cache):
+        _postprocessed(context, [2, 2], [0, 0], [2, 2], [2, 2], [1, 1])
+    _holds("the cache", cache, _pages({1: [11, 12, 12, 14, 15, 15, 26, 27, _POISON]}))
+    _holds("accepted tokens", context.num_accepted_tokens_out, [1] + [_POISON] * 4)
+
+
+@clause(_POSTPROCESS, gpu="no block filled, or none to be moved: the cache stays as it is")
+def states_that_are_in_place_stay() -> None:
+    rows = [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    with _mamba(rows) as (context, cache):
+        # 3+1-0 = 4 tokens fill block 0, and their states are there; 4+3-2 = 5 and a draft fill
+        # none; of a request whose tokens are discarded none is accepted: 3+1-0-1 = 3.
+        _postprocessed(
+            context, [1, 2, 0, 2], [0, 1, 0, 0], [1, 3, 1, 2], [3, 4, 3, 2], [0, 2, 0, 1]
+        )
+    _holds("the cache", cache, _pages({}))
+    _holds("accepted tokens", context.num_accepted_tokens_out, [1, 2, 0, _POISON, _POISON])
+
+
+def _looked_up(num_bits: int, ids: Any, packed: Any, scales: Any, hidden: int) -> Any:
+    """Look tokens up in a packed embedding; what is returned was poisoned by the allocator."""
+    from types import SimpleNamespace
+
+    from vllm.model_executor.layers.quantization.compressed_tensors import (
+        compressed_tensors_embedding,
+    )
+
+    method = compressed_tensors_embedding.CompressedTensorsEmbeddingWNA16Int(
+        compressed_tensors_embedding.QuantizationArgs(num_bits=num_bits, strategy="channel")
+    )
+    layer = SimpleNamespace(hidden_size=hidden, weight_packed=packed, weight_scale=scales)
+    return method.embedding(layer, ids)
+
+
+# Eight values of 4 bits, from the lowest on: 0 to 7, and 8 to 15. As stored they are 8 too large.
+_LOW, _HIGH = 0x76543210, 0xFEDCBA98 - 2**32
+
+
+@clause(_GATHER, gpu="value = bits - half of their range, times the scale of the token's row")
+def packed_tokens_are_looked_up() -> None:
+    embedded = _looked_up(
+        4,
+        _int64(2, 0, 2),
+        _int32([_LOW, _HIGH], [_POISON, _POISON], [_HIGH, _LOW]),
+        _float32([0.5], [float(_POISON)], [2.0]),
+        16,
+    )
+    last = [0, 2, 4, 6, 8, 10, 12, 14, -16, -14, -12, -10, -8, -6, -4, -2]
+    first = [-4, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    _holds("embeddings", embedded, [last, first, last])
+
+
+@clause(_GATHER, gpu="with several scales in a row each is that of its group of values")
+def groups_of_values_have_scales_of_their_own() -> None:
+    embedded = _looked_up(
+        4,
+        _int32([1], [0]),
+        _int32([_POISON, _POISON], [_LOW, _HIGH]),
+        _float32([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 0.5, 4.0]),
+        16,
+    )
+    require(embedded.shape == (2, 1, 16), f"the shape is {tuple(embedded.shape)}")
+    # -8 to -5, -4 to -1 twice, 0 to 3 half, 4 to 7 four times.
+    want = [-8, -7, -6, -5, -8, -6, -4, -2, 0, 0.5, 1, 1.5, 16, 20, 24, 28]
+    _holds("the embedding", embedded[0, 0], want)
+
+
+@clause(_GATHER, gpu="a word has 32 // bits values, and what is left of it belongs to none")
+def values_of_three_bits_leave_two_unused() -> None:
+    # 0 to 7, 0, 7, and two bits that are set.
+    word = int("11" + "111" + "000" + "111110101100011010001000", 2) - 2**32
+    embedded = _looked_up(3, _int64(0), _int32([word]), _float32([1.0]), 10)
+    _holds("the embedding", embedded, [[-4, -3, -2, -1, 0, 1, 2, 3, -4, 3]])
+
+
+@clause(_GATHER, gpu="each block of 1024 values is written, the last as far as the row goes")
+def an_embedding_is_written_to_its_last_value() -> None:
+    import torch
+
+    packed = torch.full((2, 258), 0, dtype=torch.int32)
+    # Bytes 1, 0, 0, 255 at values 1020 to 1023, and 2, 3, 4, 5 at 1028 to 1031.
+    packed[1, 255], packed[1, 257] = 0xFF000001 - 2**32, 0x05040302
+    embedded = _looked_up(8, _int64(1, 0), packed, _float32([1.0], [0.5]), 1032)
+    require(embedded.shape == (2, 1032), f"the shape is {tuple(embedded.shape)}")
+    want = [-64.0] * 1020 + [-63.5, -64, -64, 63.5] + [-64.0] * 4 + [-63, -62.5, -62, -61.5]
+    _holds("the embedding", embedded[0], want)
+    _holds("the embedding of zeros", embedded[1], [-128.0] * 1032)
+
+
+@clause(_GATHER, gpu="the product is formed in float32, and rounded once, to the scales' dtype")
+def embeddings_are_rounded_once() -> None:
+    import torch
+
+    # 127 and -127 times 1 + 2**-7 are 127.9921875 and its negative; bfloat16 has 127.5 and 128.
+    scales = torch.tensor([[1.0 + 2**-7]], dtype=torch.bfloat16)
+    embedded = _looked_up(8, _int64(0), _int32([0x800080FF + 0x00010000 - 2**32]), scales, 4)
+    require(embedded.dtype == torch.bfloat16, f"the dtype is {embedded.dtype}")
+    # 255, 128, 1 and 128, less 128.
+    _holds("the embedding", embedded, [[128.0, 0.0, -128.0, 0.0]])
+
+
+@clause(_GATHER, gpu="no tokens have no embeddings")
+def no_tokens_are_looked_up() -> None:
+    embedded = _looked_up(4, _int64(), _int32([_LOW]), _float32([1.0]), 8)
+    require(embedded.shape == (0, 8), f"the shape is {tuple(embedded.shape)}")
+
+
+@clause(_CENTROIDS, gpu="drafts are the top tokens of the centroids' choice, computed at each call")
+def drafts_of_centroids_are_computed_anew() -> None:
+    from types import SimpleNamespace
+
+    import torch
+    from vllm.model_executor.models.gemma4_mtp import Gemma4MTPMaskedEmbedder
+    from vllm.v1.spec_decode.gemma4 import Gemma4Proposer
+
+    device = the_device()
+    with device:
+        embedder = Gemma4MTPMaskedEmbedder(2, 4, 2, 1)
+        head = _float32([1, 0], [8, 8], [2, 0], [0, 1]).to(device)
+        embedder.centroids.weight.data = _float32([1, 0], [0, 1]).to(device)
+        # Tokens 0 and 2 belong to the first centroid.
+        embedder.token_ordering.copy_(_int64(0, 2, 1, 3))
+
+    def logits(hidden: Any) -> Any:
+        # Token 2 is suppressed here, as a generation config has it, and nowhere else.
+        return embedder(hidden, head).index_fill_(1, _int64(2).to(device), -torch.inf)
+
+    proposer = object.__new__(Gemma4Proposer)
+    proposer.device, proposer.dtype = device, torch.float32
+    proposer.use_local_argmax_reduction = proposer.use_heterogeneous_vocab = False
+    proposer._centroids_sizes = []
+    proposer._centroids_graphs, proposer._centroids_inputs, proposer._centroids_outputs = {}, {}, {}
+    proposer.model = SimpleNamespace(
+        masked_embedding=embedder,
+        _get_full_lm_head_weight=lambda: head,
+        get_top_tokens=lambda hidden: embedder.get_top_tokens(hidden, head),
+        compute_logits=logits,
+    )
+    with torch.no_grad():
+        proposer._setup_centroids_cuda_graphs()
+        three = proposer._greedy_sample(_float32([2, 1], [1, 2], [2, -9]).to(device))
+        one = proposer._greedy_sample(_float32([-1, -2]).to(device))
+    # 2 and 4 for tokens 0 and 2; 24 and 2 for 1 and 3; 2 and 4 again.
+    _holds("three drafts", three, [2, 1, 2])
+    # The first centroid is the greater: -1 and -2 for tokens 0 and 2.
+    _holds("another draft", one, [0])
 
 
 CLAUSES = clauses_of(globals())

@@ -187,7 +187,7 @@ def _overridden(workers: list[Any]) -> Iterator[str]:
 
 
 def _replaced(generation: str) -> Iterator[str]:
-    """Functions of the chains that something else stands in for: ``module:function``."""
+    """Functions and methods of the chains that something else stands in for, by their place."""
     steps = {
         tuple(step.split(":")[:2])
         for row in contract_of_installed(generation).rows
@@ -198,10 +198,31 @@ def _replaced(generation: str) -> Iterator[str]:
     }
     for name, function in sorted(steps):
         module = sys.modules.get(name)
-        bound = getattr(module, function, None)
-        code = getattr(inspect.unwrap(bound), "__code__", None) if callable(bound) else None
-        if module is not None and code is not None and code.co_filename != module.__file__:
+        bound = _defined(module, function)
+        if module is not None and callable(bound) and _is_elsewhere(bound, module.__file__):
             yield f"{name}:{function}"
+
+
+def _defined(module: Any, path: str) -> Any:
+    """What a module has under ``function`` or ``Class.method``; of a class, what is its own."""
+    value = module
+    for part in path.split("."):
+        value = vars(value).get(part) if isinstance(value, type) else getattr(value, part, None)
+    if isinstance(value, property):
+        value = value.fget
+    return getattr(value, "__func__", value)
+
+
+def _is_elsewhere(function: Any, file: str | None) -> bool:
+    """Whether its code is in another file, and it wraps nothing whose code is in this one.
+
+    A decorator may leave no trace of what it wraps (``support_torch_compile``) but in its closure.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or code.co_filename == file:
+        return False
+    wrapped = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+    return all(getattr(value, "__code__", code).co_filename != file for value in wrapped.values())
 
 
 def _calls_super(function: Any, name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import memory, rejection, slot_mapping, spec_inputs
+from . import embedding, mamba, memory, rejection, slot_mapping, spec_inputs
 from .launch import KernelStandIn, parameter_names
 
 __all__ = ["KERNELS", "Kernel", "KernelStandIn", "parameter_names"]
@@ -39,6 +39,10 @@ _MISSING_OR_WRONG = ">=0.30"
 _BLOCK_TABLE = "vllm.v1.worker.block_table"
 _SPEC_DECODE = "vllm.v1.spec_decode.utils"
 _REJECTION = "vllm.v1.sample.rejection_sampler"
+_MAMBA = "vllm.v1.worker.mamba_utils"
+_EMBEDDING = (
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_embedding"
+)
 
 KERNELS: tuple[Kernel, ...] = (
     Kernel(
@@ -102,15 +106,33 @@ KERNELS: tuple[Kernel, ...] = (
         _MISSING_OR_WRONG,
     ),
     Kernel(
-        "vllm.v1.worker.mamba_utils.batch_memcpy_kernel",
+        f"{_MAMBA}.batch_memcpy_kernel",
         memory.batch_memcpy,
         "Mamba models copy their states from block to block by address.",
         _MISSING_IN_0_30,
     ),
     Kernel(
+        f"{_MAMBA}.precopy_mamba_align_fused_kernel",
+        mamba.precopy_mamba_align_fused,
+        "Speculation with a Mamba model moves states to the block that a step begins to fill.",
+        _MISSING_OR_WRONG,
+    ),
+    Kernel(
+        f"{_MAMBA}.postprocess_mamba_fused_kernel",
+        mamba.postprocess_mamba_fused,
+        "Speculation with a Mamba model saves the states of the blocks that a step has filled.",
+        _MISSING_OR_WRONG,
+    ),
+    Kernel(
         "vllm.v1.worker.utils._zero_kv_blocks_kernel",
         memory.zero_kv_blocks,
         "Freshly allocated KV-cache blocks are cleared by address before their first use.",
+        _MISSING_OR_WRONG,
+    ),
+    Kernel(
+        f"{_EMBEDDING}._dequant_gather_kernel",
+        embedding.dequant_gather,
+        "Tokens are looked up in an embedding that a compressed-tensors checkpoint has packed.",
         _MISSING_OR_WRONG,
     ),
 )

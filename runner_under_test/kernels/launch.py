@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-# Keywords that steer Triton's compiler and not the result. A launch may carry them.
+# Keywords that steer Triton's compilers for CUDA and HIP (3.9) and not the result. A launch may
+# carry them.
 _COMPILER_OPTIONS = frozenset(
     {
         "num_warps",
@@ -16,6 +17,12 @@ _COMPILER_OPTIONS = frozenset(
         "launch_cooperative_grid",
         "launch_pdl",
         "debug",
+        "enable_fp_fusion",
+        "waves_per_eu",
+        "matrix_instr_nonkdim",
+        "kpack",
+        "sanitize_overflow",
+        "instrumentation_mode",
     }
 )
 

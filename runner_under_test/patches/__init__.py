@@ -10,6 +10,8 @@ import os
 
 from runner_under_test.patches import (
     accelerator,
+    drafting,
+    embedding,
     events,
     kernels,
     loading,
@@ -37,6 +39,8 @@ REGISTER = Register(
         *threads.PATCHES,
         *sampling.PATCHES,
         *loading.PATCHES,
+        *embedding.PATCHES,
+        *drafting.PATCHES,
         *kernels.PATCHES,
     )
 )

@@ -7,7 +7,7 @@ import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,9 @@ def attribute_of(name: str) -> Attribute:
     """How an attribute is found and asked; a predicate is a member of vLLM's platform."""
     if name in ATTRIBUTE:
         return ATTRIBUTE[name]
-    samples = {0: lambda: SAMPLES[name.removeprefix("platform.")]}
+    samples: dict[int | str, Callable[[], Any]] = {
+        0: lambda: SAMPLES[name.removeprefix("platform.")]
+    }
     return Attribute(
         name,
         "vllm/platforms/interface.py",

@@ -51,7 +51,7 @@ def table(report: Report) -> RenderableType:
         label = "red" if state is State.EXPECTED_RED else _MARKS[state][0]
         counts = [str(report.count(subject, state)) for subject in report.subjects]
         grid.add_row(Text(f"sum of {label}", style="bold"), "", *counts)
-    parts = [Text(heading(report)), Text(), grid]
+    parts: list[RenderableType] = [Text(heading(report)), Text(), grid]
     if any(row.context for row in report.rows.values()):
         parts += [Text(), _contexts(report)]
     return Group(*parts, Text(_LEGEND, style="dim"))

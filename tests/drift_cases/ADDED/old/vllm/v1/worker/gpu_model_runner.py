@@ -1,0 +1,3 @@
+class GPUModelRunner:
+    def execute_model(self, ids):
+        return ids

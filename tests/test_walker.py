@@ -107,6 +107,28 @@ def test_walking_twice_gives_the_same():
     assert dumps(first) == dumps(second)
 
 
+def test_a_site_that_a_cpu_reaches_with_one_generation_has_a_row_for_each():
+    shared = "import torch\n\ndef go():\n    torch.cuda.init()\n"
+    call = "class GPUModelRunner:\n    def execute_model(self):\n"
+    head = "from vllm.platforms import current_platform\nfrom vllm.shared import go\n\n"
+    files = {
+        **dict(CASES[0].tree),
+        RUNNER: f"{head}{call}        if current_platform.is_cuda():\n            go()\n",
+        "vllm/v1/worker/gpu/__init__.py": "",
+        "vllm/v1/worker/gpu/model_runner.py": f"{head}{call}        go()\n",
+        "vllm/shared.py": shared,
+    }
+    rows = [row for row in walk(memory_tree(files)).rows if row.module == "vllm.shared"]
+    assert {(row.generation, row.on_cpu) for row in rows} == {("v1", "false"), ("v2", "true")}
+    assert [row.chain[0].split(":")[0] for row in rows] == [
+        "vllm.v1.worker.gpu_model_runner",
+        "vllm.v1.worker.gpu.model_runner",
+    ]
+    same = {**files, RUNNER: f"{head}{call}        go()\n"}
+    (row,) = [row for row in walk(memory_tree(same)).rows if row.module == "vllm.shared"]
+    assert (row.generation, row.on_cpu) == ("both", "true")
+
+
 @pytest.mark.parametrize("path", CORPUS, ids=[str(p.relative_to(ROOT)) for p in CORPUS])
 def test_an_outline_with_its_bodies_is_the_whole(path):
     text = path.read_text(encoding="utf-8")

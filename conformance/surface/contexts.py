@@ -50,7 +50,7 @@ def of_entry(function: Function) -> int:
     """The context that an entry point starts."""
     if function.cls is not None and is_async_output(function.cls):
         return BIT["async"]
-    name = function.name
+    name = function.driven_as or function.name
     context = _ENTRY.get(name)
     if context is None:
         context = "load" if _LOADS.search(name) else "execute"

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from conformance.surface.program import Class, FunctionNode, Place, Program, Symbol
-from conformance.surface.refused import refused_options
+from conformance.surface.program import (
+    Class,
+    FunctionNode,
+    Place,
+    Program,
+    Symbol,
+    only_return,
+)
+from conformance.surface.refused import refused_options, unsupported_options
 from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
 
 _NOT_GPU = EVERYWHERE & ~GPU
@@ -25,6 +33,7 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
+_ANYTHING = ast.Name("?", ast.Load())
 NO_GRAPHS = "CUDAGraphMode.NONE"
 
 _FACTS: dict[str, object] = {
@@ -52,7 +61,7 @@ _BY_GENERATION: dict[str, tuple[int, int]] = {
 }
 
 _HARDWARE = re.compile(
-    r"cuda|gpu|rocm|nccl|nvshmem|nixl|deep_?ep|deep_?gemm|flash_?infer|flash_attn|aiter|capability"
+    r"cuda|(?<!ngram_)gpu|rocm|nccl|nvshmem|nixl|deep_?ep|deep_?gemm|flash_?infer|flash_attn|aiter|capability"
     r"|platform|device|triton|cutlass|cutedsl|helion|has_[a-z0-9_]*\(|is_available|fp8_supported"
     r"|nvlink|quick_?reduce|cudnn|marlin|pin_memory|pinned"
     r"|(?<![a-z])(hip|xpu|tpu|uva|p2p|mori|ptx|sm\d+|mi\d+|gfx)(?![a-z])",
@@ -60,7 +69,29 @@ _HARDWARE = re.compile(
 )
 """Words of a condition about the hardware, or about a package that only GPUs have."""
 
+_HARDWARE_PARTS = (
+    *("cuda", "gpu", "rocm", "nccl", "nvshmem", "nixl", "deep", "flash", "aiter", "capability"),
+    *("platform", "device", "triton", "cutlass", "cutedsl", "helion", "has_", "is_available"),
+    *("fp8_supported", "nvlink", "quick", "cudnn", "marlin", "pin", "hip", "xpu", "tpu", "uva"),
+    *("p2p", "mori", "ptx", "sm", "mi", "gfx"),
+)
+"""One of these is in each text that ``_HARDWARE`` finds something in, and is found faster."""
+
+_WORD = re.compile(r"\w+")
 _GRAPH_QUERIES = re.compile(r"^(has_|requires_|is_valid|separate_|uses_|valid_|decode_|mixed_)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unset:
+    """Where a name holds nothing: worlds, whether that is always None, the class that has it.
+
+    One that ``is_default`` is known only where an object is made: others come from elsewhere.
+    """
+
+    worlds: int
+    is_none: bool
+    owner: Class | None
+    is_default: bool
 
 
 class Folder:
@@ -74,12 +105,24 @@ class Folder:
         self._masks: dict[int, tuple[int, int]] = {}
         self._raises: dict[int, bool] = {}
         self._keep: list[object] = []
+        self._asked: list[tuple[ast.expr, Place]] = []
+        self._unset: dict[str, tuple[Unset, ...]] = {}
         self._active: set[tuple[int, str]] = set()
         self._platform_values: dict[str, object] = {}
         self.platform = self._class("vllm.platforms.cpu", "CpuPlatform")
         self.forced = dict(self._forced())
-        self.refused: frozenset[str] = frozenset()
-        self.refused = frozenset(refused_options(program, self.masks))
+        self._by_generation = dict(_BY_GENERATION)
+        self._values_by_generation: dict[tuple[str, object], tuple[int, int]] = {}
+        for one in unsupported_options(program):
+            masks = EVERYWHERE & ~(GENERATION[one.generation] & ON_CPU), EVERYWHERE
+            if one.value is True:
+                self._by_generation.setdefault(one.option, masks)
+            else:
+                self._values_by_generation[one.option, one.value] = masks
+        self.refused: dict[str, bool | None] = {}
+        self.refused = dict(refused_options(program, self.masks))
+        for option in self.refused:  # on a CPU with either generation
+            self._by_generation.pop(option, None)
 
     def masks(self, condition: ast.expr, place: Place) -> tuple[int, int]:
         """Worlds in which the condition can be true, and in which it can be false."""
@@ -87,10 +130,129 @@ class Folder:
         if found is None:
             found = self._decide(condition, place)
             self._masks[id(condition)] = found
-            self._keep.append(condition)
+            self._asked.append((condition, place))
         return found
 
+    def decided(self, condition: ast.expr) -> tuple[int, int]:
+        """The masks of a condition that was asked for before."""
+        return self._masks[id(condition)]
+
+    def decide_again(self, unset: Mapping[str, tuple[Unset, ...]]) -> set[int]:
+        """Decide conditions anew, now that names are known that hold nothing in some worlds.
+
+        The ids of those conditions that are closed in more worlds than before.
+        """
+        self._unset = dict(unset)
+        names = {name.rpartition(":")[2] for name in unset}
+        aliases = {
+            function: frozenset(
+                name
+                for name, value in local.items()
+                if isinstance(value, ast.Attribute) and value.attr in names
+            )
+            for function, local in self._locals.items()
+        }
+        before: dict[int, tuple[int, int]] = {}
+        again: list[tuple[ast.expr, Place]] = []
+        for condition, place in self._asked:
+            may = any(aliases.get(id(function)) for function in place.functions)
+            if not may and names.isdisjoint(_WORD.findall(place.module.text_of(condition))):
+                continue
+            if id(condition) not in before and self._mentions_unset(condition, place):
+                before[id(condition)] = self._masks.pop(id(condition))
+                again.append((condition, place))
+        for condition, place in again:
+            self.masks(condition, place)
+        return {key for key, masks in before.items() if self._masks[key] != masks}
+
+    def _mentions_unset(self, condition: ast.AST, place: Place) -> bool:
+        match condition:
+            case ast.Name():
+                return self._unset_name(condition, place) is not None
+            case ast.Attribute() if self._unset_name(condition, place) is not None:
+                return True
+            case ast.Constant():
+                return False
+        return any(self._mentions_unset(part, place) for part in ast.iter_child_nodes(condition))
+
+    def _unset_name(self, node: ast.expr, place: Place) -> Unset | None:
+        """What is known of a name that is never set, if an expression stands for one."""
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if name in self._unset:
+                unset = self._unset_in(place.cls, name) if place.cls is not None else None
+                is_made = any(getattr(f, "name", "") == "__post_init__" for f in place.functions)
+                return unset if unset is not None and (is_made or not unset.is_default) else None
+            case ast.Attribute(
+                value=ast.Attribute(value=ast.Name(id="self"), attr=field), attr=name
+            ) if name in self._unset:
+                held = self._held_by(place.cls, field) if place.cls is not None else []
+                found = {self._unset_in(cls, name) for cls in held}
+                unset = found.pop() if len(found) == 1 else None
+                return unset if unset is not None and not unset.is_default else None
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if name in self._unset:
+                cls = self._annotated_with(owner, place)
+                unset = self._unset_in(cls, name) if cls is not None else None
+                return unset if unset is not None and not unset.is_default else None
+            case ast.Name(id=name):
+                for function in place.functions:
+                    local = self._locals.get(id(function), {})
+                    if name in local:
+                        value = local[name]
+                        is_read = isinstance(value, ast.Attribute)
+                        return self._unset_name(value, place) if value and is_read else None
+                return next(iter(self._unset.get(f"{place.module.name}:{name}", ())), None)
+            case _:
+                return None
+
+    def _annotated_with(self, parameter: str, place: Place) -> Class | None:
+        """The class that a parameter is annotated with."""
+        for function in place.functions:
+            arguments = function.args
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                if argument.arg == parameter and argument.annotation is not None:
+                    symbol = self._program.resolve(place.module, argument.annotation)
+                    found = symbol.definition if symbol is not None else None
+                    return found if isinstance(found, Class) else None
+        return None
+
+    def _unset_in(self, cls: Class, name: str) -> Unset | None:
+        for unset in self._unset[name]:
+            if unset.owner in cls.mro:
+                return unset
+        return None
+
+    def _held_by(self, cls: Class, field: str) -> list[Class]:
+        """The classes of what a field holds; none if it holds anything else."""
+        held: list[Class] = []
+        for base in cls.mro:
+            node = base.fields.get(field)
+            for value in node.values if node is not None else ():
+                if value.kind != "instance" or value.cls is None:
+                    return []
+                held.append(value.cls)
+        return held
+
+    def _without_unset(self, condition: ast.expr, place: Place) -> tuple[int, int] | None:
+        """Masks of a condition that asks whether a name is set."""
+        asked, holds, for_none = condition, True, False
+        match condition:
+            case ast.Compare(
+                left=left,
+                ops=[ast.Is() | ast.IsNot() as operator],
+                comparators=[ast.Constant(value=None)],
+            ):
+                asked, holds, for_none = left, isinstance(operator, ast.IsNot), True
+        unset = self._unset_name(asked, place)
+        if unset is None or (for_none and not unset.is_none):
+            return None
+        possible = EVERYWHERE & ~unset.worlds
+        return (possible, EVERYWHERE) if holds else (EVERYWHERE, possible)
+
     def _decide(self, condition: ast.expr, place: Place) -> tuple[int, int]:
+        if self._unset:
+            masks = self._without_unset(condition, place)
+            if masks is not None:
+                return masks
         match condition:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 true, false = self.masks(operand, place)
@@ -108,7 +270,12 @@ class Folder:
                 return self.masks(value, place)
             case ast.Call(func=ast.Name(id="bool"), args=[argument]):
                 return self.masks(argument, place)
-            case ast.Name() | ast.Attribute():
+            case (
+                ast.Name()
+                | ast.Attribute()
+                | ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant()])
+                | ast.Call(func=ast.Attribute(), args=[])
+            ):
                 special = self._special(condition)
                 if special is not None:
                     return special
@@ -118,7 +285,7 @@ class Folder:
         masks = self._through(condition, place)
         if masks is not None:
             return masks
-        if _HARDWARE.search(place.module.text_of(condition)):
+        if not _asks_for_shape(condition) and _is_of_hardware(place.module.text_of(condition)):
             return WITHOUT_PROOF, WITHOUT_PROOF
         return EVERYWHERE, EVERYWHERE
 
@@ -150,6 +317,8 @@ class Folder:
                 if decided is UNKNOWN:
                     return UNKNOWN
                 return self.value(body if decided else otherwise, place)
+            case ast.List(elts=[]):  # to be filled
+                return UNKNOWN
             case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
                 items = [self.value(element, place) for element in elements]
                 return UNKNOWN if any(item is UNKNOWN for item in items) else tuple(items)
@@ -159,24 +328,65 @@ class Folder:
     def always_raises(self, call: ast.Call, place: Place) -> bool:
         """Whether a called function ends in a ``raise`` on every way that a CPU can take."""
         found = self._callee(call.func, place)
-        if found is None:
-            return False
-        function, inside = found
+        if found is not None:
+            return self._raises_always(*found)
+        methods = self._methods_of_getter(call.func, place)
+        return bool(methods) and all(self._raises_always(*method, deep=True) for method in methods)
+
+    def _methods_of_getter(
+        self, func: ast.expr, place: Place
+    ) -> list[tuple[ast.FunctionDef, Place]]:
+        """The methods that ``self.<property>.<method>()`` can mean, by the property's annotation.
+
+        Those of the classes in the annotated one's module: it is where a base has its heirs.
+        """
+        match func:
+            case ast.Attribute(value=ast.Attribute(ast.Name("self"), name), attr=method):
+                pass
+            case _:
+                return []
+        mro = place.cls.mro if place.cls is not None else ()
+        getter = next((base.methods[name] for base in mro if name in base.methods), None)
+        if getter is None or getter.kind != "property":
+            return []
+        assert isinstance(getter.node, ast.FunctionDef)
+        symbol = self._program.resolve(getter.module, getter.node.returns or ast.Constant(None))
+        owner = symbol.definition if symbol is not None else None
+        if not isinstance(owner, Class):
+            return []
+        return [
+            (statement, Place(cls.module, cls, (statement,)))
+            for cls in owner.module.classes.values()
+            if owner in cls.mro
+            for statement in cls.node.body
+            if isinstance(statement, ast.FunctionDef)
+            and statement.name == method
+            and not any(_dotted(d) == "abstractmethod" for d in statement.decorator_list)
+        ]
+
+    def _raises_always(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, inside: Place, deep: bool = False
+    ) -> bool:
+        """Whether a function ends in a ``raise``; ``deep``: its own statements are calls too."""
         known = self._raises.get(id(function))
         if known is None:
             self._keep.append(function)
             self._raises[id(function)] = False  # one that calls itself
             text = inside.module.segment(function)
-            if "raise" in text and "current_platform" in text:
+            if deep or ("raise" in text and "current_platform" in text):
                 inside.module.restore(function)
-                self._raises[id(function)] = self._ends_raising(function.body, inside)
+                self._raises[id(function)] = self._ends_raising(function.body, inside, deep)
             known = self._raises[id(function)]
         return known
 
-    def _ends_raising(self, body: list[ast.stmt], place: Place) -> bool:
+    def _ends_raising(self, body: list[ast.stmt], place: Place, deep: bool = False) -> bool:
         for statement in body:
             if isinstance(statement, ast.Raise):
                 return True
+            if deep and isinstance(statement, ast.Expr | ast.Assign):
+                call = statement.value
+                if isinstance(call, ast.Call) and self.always_raises(call, place):
+                    return True
             if isinstance(statement, ast.If):
                 true, false = self.masks(statement.test, place)
                 ways = [
@@ -215,6 +425,8 @@ class Folder:
         if text is None:
             return UNKNOWN
         parts = text.split(".")
+        if text == "__name__":  # none of the tree's modules is run as a program
+            return place.module.name
         if parts[0] == "CUDAGraphMode" or "PlatformEnum" in parts[:-1]:
             return ".".join(parts[-2:])
         for count in (2, 1):
@@ -224,7 +436,7 @@ class Folder:
             if count == 2 and key in self.forced:
                 return self.forced[key]
         if parts[-1] in self.refused:  # a parameter of an option's name has its value
-            return False
+            return self.refused[parts[-1]]
         if len(parts) > 1 and self._is_platform(parts[-2], place):
             return self._platform(parts[-1])
         if isinstance(node, ast.Name):
@@ -234,13 +446,10 @@ class Folder:
         symbol = None
         if not self._is_local(parts[0], place):
             symbol = self._program.resolve(place.module, node)
-        if symbol is not None and symbol.kind == "expression" and symbol.module is not None:
-            return self._guarded(
-                symbol.module.name,
-                parts[-1],
-                lambda: self.value(symbol.definition, Place(symbol.module)),  # type: ignore[arg-type]
-            )
-        return UNKNOWN
+        expression, inside = self._symbol_expression(symbol, place)
+        if expression is None:
+            return UNKNOWN
+        return self._guarded(inside.module.name, parts[-1], lambda: self.value(expression, inside))
 
     def _call(self, node: ast.Call, place: Place) -> object:
         if isinstance(node.func, ast.Attribute):
@@ -260,7 +469,7 @@ class Folder:
             return UNKNOWN
         function, inside = found
         inside.module.restore(function)
-        expression = _only_return(function)
+        expression = only_return(function)
         if expression is None:
             return UNKNOWN
         return self._guarded(
@@ -284,7 +493,7 @@ class Folder:
                 callee = self._callee(func, place)
                 if callee is not None:
                     callee[1].module.restore(callee[0])
-                    expression, inside = _only_return(callee[0]), callee[1]
+                    expression, inside = only_return(callee[0]), callee[1]
                 key = f"?{ast.unparse(func)}()"
             case _:
                 return None
@@ -294,8 +503,19 @@ class Folder:
         return None if isinstance(found_masks, _Unknown) else found_masks  # type: ignore[return-value]
 
     def _special(self, condition: ast.expr) -> tuple[int, int] | None:
-        text = _dotted(condition) or ""
-        return _BY_GENERATION.get(text.split(".")[-1])
+        """Masks of what is decided by the generation of the runner."""
+        match condition:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                return self._by_generation.get(name)
+            case ast.Call(func=ast.Attribute(attr=name)):
+                return self._by_generation.get(name)
+            case ast.Compare(
+                left=ast.Name(id=name) | ast.Attribute(attr=name),
+                comparators=[ast.Constant(value=value)],
+            ):
+                return self._values_by_generation.get((name, value))
+            case _:
+                return None
 
     def _callee(
         self, func: ast.expr, place: Place
@@ -354,7 +574,7 @@ class Folder:
                 match statement:
                     case ast.FunctionDef(name=found) if found == name:
                         cls.module.restore(statement)
-                        expression = _only_return(statement)
+                        expression = only_return(statement)
                         if expression is None:
                             return UNKNOWN
                         return self.value(
@@ -416,6 +636,8 @@ class Folder:
             if kind == "expression" and isinstance(node, ast.expr)
         ]
         bound = place.module.bindings.get(name, ())
+        if name in place.module.set_by_functions:
+            return None, place
         if len(expressions) == 1 and len(bound) == 1:
             return expressions[0], Place(place.module)
         if bound and not expressions:
@@ -427,8 +649,11 @@ class Folder:
     ) -> tuple[ast.expr | None, Place]:
         if symbol is None or symbol.kind != "expression" or symbol.module is None:
             return None, place
-        bound = symbol.module.bindings.get(symbol.name.rpartition(".")[2], ())
+        name = symbol.name.rpartition(".")[2]
+        bound = symbol.module.bindings.get(name, ())
         if len(bound) > 1 or not isinstance(symbol.definition, ast.expr):
+            return None, place
+        if name in symbol.module.set_by_functions:
             return None, place
         return symbol.definition, Place(symbol.module)
 
@@ -500,6 +725,20 @@ def _forced_by(statement: ast.stmt) -> Iterator[tuple[str, object]]:
             return
 
 
+def _is_of_hardware(text: str) -> bool:
+    lowered = text.lower()
+    return any(part in lowered for part in _HARDWARE_PARTS) and bool(_HARDWARE.search(text))
+
+
+def _asks_for_shape(condition: ast.expr) -> bool:
+    """Whether a condition is about a tensor, whatever that is called."""
+    match condition:
+        case ast.Compare(left=ast.Attribute(attr=name)):
+            return name in ("dtype", "ndim", "shape")
+        case _:
+            return False
+
+
 def _can_return(body: list[ast.stmt]) -> bool:
     return any(isinstance(statement, ast.Return) for statement in _statements(body))
 
@@ -512,19 +751,6 @@ def _dotted(node: ast.expr) -> str | None:
     if not isinstance(node, ast.Name):
         return None
     return ".".join((node.id, *reversed(parts)))
-
-
-def _only_return(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
-    """The value of a function that does nothing but return one."""
-    body = [
-        s
-        for s in function.body
-        if not isinstance(s, ast.Import | ast.ImportFrom)
-        and not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-    ]
-    if len(body) == 1 and isinstance(body[0], ast.Return):
-        return body[0].value
-    return None
 
 
 _LocalImports = dict[str, tuple[str | None, int, str]]
@@ -601,9 +827,9 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
                         continue
                 cls.module.restore(statement)
                 if is_property:
-                    expression = _only_return(statement)
+                    expression = only_return(statement)
                     # One that computes its value says nothing here, and is no single value.
-                    yield (expression or ast.Name("?", ast.Load())), statement
+                    yield (expression or _ANYTHING), statement
                 for target, value in _assignments(statement):
                     if (
                         isinstance(target, ast.Attribute)
@@ -619,7 +845,7 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
             case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
                 if found == name:
                     # A dataclass's is a default: an instance can have anything.
-                    yield ast.Name("?", ast.Load()) if cls.is_dataclass else value, None
+                    yield _ANYTHING if cls.is_dataclass else value, None
             case _:
                 pass
 
@@ -631,9 +857,14 @@ def _assignments(
         match node:
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
-                    yield target, value
+                    if isinstance(target, ast.Tuple | ast.List):
+                        yield from ((element, _ANYTHING) for element in target.elts)
+                    else:
+                        yield target, value
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 yield target, value
+            case ast.AugAssign(target=target):
+                yield target, _ANYTHING
             case _:
                 pass
 

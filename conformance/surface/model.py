@@ -56,6 +56,8 @@ class Row:
     ``guards`` are the conditions in force, outermost first. ``reason`` says why ``on_cpu`` is what
     it is. ``upstream`` is what vLLM's own CPU runner does about it: ``rebound`` (it assigns the
     attribute), ``overridden`` (its runner or worker replaces a method of the chain) or ``none``.
+
+    A site that the generations reach has one row, or one for each if ``on_cpu`` differs.
     """
 
     attribute: str
@@ -77,7 +79,15 @@ class Row:
     @property
     def key(self) -> tuple[Any, ...]:
         """What rows are sorted by, and two rows never share."""
-        return (self.module, self.line, self.attribute, self.kind, self.function, self.end_line)
+        return (
+            self.module,
+            self.line,
+            self.attribute,
+            self.kind,
+            self.function,
+            self.end_line,
+            self.generation,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The row as in ``surface --format json``; ``on_cpu`` is true, false or ``"unknown"``."""

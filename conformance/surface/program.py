@@ -18,14 +18,7 @@ from conformance.surface.sources import SourceTree, decode
 from conformance.target import WrongUse
 
 if TYPE_CHECKING:
-    from conformance.surface.solver import (
-        CallUse,
-        Guard,
-        ImportUse,
-        Node,
-        Occurrence,
-        Value,
-    )
+    from conformance.surface.graph import CallUse, Guard, ImportUse, Node, Occurrence, Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 DEVICE_WORDS = re.compile(
@@ -33,7 +26,9 @@ DEVICE_WORDS = re.compile(
     r"|@triton\.jit|current_platform\.(is_|has_|support)"
 )
 """What a source that holds a site holds too."""
-_FIELD_STORE = re.compile(r"\b(?:self|cls)\.(\w+)\s*[=:,)]")
+_DEVICE_PARTS = ("cuda", "torch.", "pin_memory", "record_stream", "non_blocking", "triton", "_plat")
+_FIELD_STORE = re.compile(r"\b(?:self|cls)\.(\w+)\s*(?:[=:,)]|[-+*/|&]=)")
+_GLOBAL = re.compile(r"^[ \t]+global[ \t]+([\w, \t]+)", re.MULTILINE)
 _CLASS_DECORATORS = {"dataclass", "dataclasses.dataclass", "config", "define"}
 
 
@@ -48,6 +43,12 @@ class Symbol:
     module: Module | None = None
 
 
+def speaks_of_device(text: str) -> bool:
+    """Whether a source can hold a site."""
+    # The parts are in every text that the pattern finds something in, and are found faster.
+    return any(p in text for p in _DEVICE_PARTS) and DEVICE_WORDS.search(text) is not None
+
+
 class Module:
     """A parsed module. ``bindings`` has each name bound at its top level, in source order."""
 
@@ -55,6 +56,7 @@ class Module:
         "_field_stores",
         "_lines",
         "_restored",
+        "_set_by_functions",
         "_spans",
         "_speaks",
         "bindings",
@@ -88,6 +90,7 @@ class Module:
         self._restored: dict[int, outline.Span] = {}
         self._speaks: bool | None = None
         self._field_stores: dict[str, list[int]] | None = None
+        self._set_by_functions: frozenset[str] | None = None
         self.bindings: dict[str, list[tuple[str, ast.AST, str]]] = {}
         self.classes: dict[str, Class] = {}
         self.globals: dict[str, Node] = {}
@@ -100,7 +103,7 @@ class Module:
     def speaks_of_device(self) -> bool:
         """Whether its text can hold a site."""
         if self._speaks is None:
-            self._speaks = DEVICE_WORDS.search(self.text) is not None
+            self._speaks = speaks_of_device(self.text)
         return self._speaks
 
     @property
@@ -176,6 +179,16 @@ class Module:
                     for name in _FIELD_STORE.findall(line):
                         self._field_stores.setdefault(name, []).append(number)
         return self._field_stores
+
+    @property
+    def set_by_functions(self) -> frozenset[str]:
+        """Names that functions assign too: what the module's body binds says little of them."""
+        if self._set_by_functions is None:
+            found = _GLOBAL.findall(self.text) if "global " in self.text else ()
+            self._set_by_functions = frozenset(
+                name.strip() for names in found for name in names.split(",")
+            )
+        return self._set_by_functions
 
     def absolute(self, module: str | None, level: int) -> str:
         """The absolute name of ``from <level dots><module> import``."""
@@ -354,7 +367,9 @@ class Function:
     """A function, method, lambda or module body, with all that the solver knows of it.
 
     ``mask`` has the worlds in which it is reached (see ``solver``); it ``is_proven`` if calls whose
-    target is known lead to it.
+    target is known lead to it. ``driven_as`` is the name of the entry point that it is, which what
+    a decorator made of one does not have itself. ``returned`` has the guards of its ``return``
+    statements, and whether it is None that they return.
     """
 
     __slots__ = (
@@ -363,6 +378,7 @@ class Function:
         "cls",
         "decorated_with",
         "decorators",
+        "driven_as",
         "edges",
         "is_proven",
         "is_visited",
@@ -377,6 +393,7 @@ class Function:
         "parent",
         "qualname",
         "result",
+        "returned",
         "seeds",
         "stored",
     )
@@ -410,7 +427,9 @@ class Function:
         self.occurrences: list[Occurrence] = []
         self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
         self.decorated_with: list[Node] = []
+        self.returned: list[tuple[Guard, bool]] = []
         self.own_contexts: int | None = None
+        self.driven_as: str | None = None
         self.result: Node | None = None
 
     @property
@@ -610,3 +629,16 @@ def parsing(path: str) -> Iterator[None]:
             f"{path}, line {line}, is not Python that this interpreter can parse ({what}): "
             "mend the source, or use a newer Python."
         ) from error
+
+
+def only_return(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.expr | None:
+    """The value of a function that does nothing but return one."""
+    body = [
+        s
+        for s in function.body
+        if not isinstance(s, ast.Import | ast.ImportFrom)
+        and not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+    ]
+    if len(body) == 1 and isinstance(body[0], ast.Return):
+        return body[0].value
+    return None

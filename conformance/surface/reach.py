@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from conformance.surface import contexts
+from conformance.surface.graph import Guard
 from conformance.surface.model import Tier
 from conformance.surface.program import Class, Function
-from conformance.surface.solver import Guard
 from conformance.surface.worlds import GENERATION, GPU, PERHAPS, SURELY
 
 _LEVELS = ((SURELY, True), (PERHAPS, True), (GPU, True), (PERHAPS, False), (GPU, False))

@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 
-from conformance.surface.program import DEVICE_WORDS, Module, Program
+from conformance.surface.program import Module, Program
 from conformance.surface.sources import decode
 
 _PATTERN = re.compile(r'f"(vllm(?:\.\w+)+)\.\{')
@@ -32,11 +32,6 @@ def named_modules(program: Program, read: set[str]) -> Iterator[str]:
         read.add(module.name)
         for package in sorted(set(_PATTERN.findall(module.text))):
             yield from sorted(_named(module, package, program.tree.files))
-
-
-def speaks_of_device(text: str) -> bool:
-    """Whether a source can hold a site."""
-    return DEVICE_WORDS.search(text) is not None
 
 
 def source(program: Program, name: str) -> str:

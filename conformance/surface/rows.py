@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from conformance.surface import contexts, torch_api
-from conformance.surface.model import Call, Kind, Row
+from conformance.surface.graph import Guard, Occurrence, Value
+from conformance.surface.model import Call, Kind, OnCpu, Row
 from conformance.surface.program import Class, Function
 from conformance.surface.reach import Chain, Reach
-from conformance.surface.solver import Guard, Occurrence, Solver, Value
+from conformance.surface.solver import Solver
 from conformance.surface.upstream import Upstream
 from conformance.surface.worlds import GENERATION, GPU, ON_CPU, SURELY, on_cpu
 
@@ -19,6 +20,9 @@ _PREDICATES = ("is_", "has_", "support", "use_", "uses_", "can_")
 _LONGEST = 120
 _MOST_KERNELS = 6
 """A launch of more kernels than this is a helper that launches what it is given."""
+_Generation = Literal["v1", "v2"]
+_VERDICTS: tuple[OnCpu, ...] = ("false", "unknown", "true")
+_GENERATIONS: tuple[_Generation, ...] = ("v1", "v2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,23 @@ class _Site:
     guessed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one generation reaches a site, and whether on a CPU."""
+
+    site: _Site
+    generation: _Generation
+    chain: Chain
+    contexts: int
+    guessed: bool
+    on_cpu: OnCpu
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """The more a way proves, the higher."""
+        return _VERDICTS.index(self.on_cpu), not self.guessed
+
+
 def rows(solver: Solver, starts: dict[str, Starts], upstream: Upstream) -> Iterator[Row]:
     """All rows of a walk."""
     return _Rows(starts, upstream).build(solver.functions)
@@ -57,43 +78,57 @@ class _Rows:
         self._texts: dict[int, str] = {}
 
     def build(self, functions: list[Function]) -> Iterator[Row]:
-        for function in functions:
-            if not function.occurrences:
-                continue
-            sites: dict[tuple[str, str, int], _Site] = {}
-            for occurrence in function.occurrences:
-                for attribute, kind, mask, guessed in _found(function, occurrence):
-                    site = _Site(function, occurrence, attribute, kind, mask, guessed)
-                    key = (attribute, kind, occurrence.line)
-                    sites[key] = _joined(sites[key], site) if key in sites else site
-            for site in sites.values():
-                row = self._row(site)
-                if row is not None:
-                    yield row
+        for copies in _copies(functions):
+            sites: dict[tuple[str, str, int], list[_Site]] = {}
+            for function in copies:
+                for site in _sites(function):
+                    key = (site.attribute, site.kind, site.occurrence.line)
+                    sites.setdefault(key, []).append(site)
+            for same in sites.values():
+                yield from self._rows(same)
 
-    def _row(self, site: _Site) -> Row | None:
-        found = [
-            (generation, *reached)
-            for generation, worlds in GENERATION.items()
-            if site.mask & worlds and (reached := self.reaches[generation].of(site.function))
-        ]
-        if not found:
-            return None
-        generation, chain, _ = min(
-            found, key=lambda item: (item[1].by_name is not None, -_proof(site, item[0]))
-        )
-        bits = 0
-        for _, _, more in found:
-            bits |= more
+    def _rows(self, sites: list[_Site]) -> Iterator[Row]:
+        """A row for all generations that reach a site, or one for each if a CPU tells them apart.
+
+        What only one generation proves would else be said of the other too.
+        """
+        ways = [way for generation in _GENERATIONS if (way := self._way(sites, generation))]
+        if not ways:
+            return
+        if len({way.on_cpu for way in ways}) == 1:
+            best = min(ways, key=lambda way: way.chain.by_name is not None)
+            label: Literal["v1", "v2", "both"] = "both" if len(ways) == 2 else best.generation
+            bits = 0
+            for way in ways:
+                bits |= way.contexts
+            yield self._row(best, label, bits)
+            return
+        for way in ways:
+            yield self._row(way, way.generation, way.contexts)
+
+    def _way(self, sites: list[_Site], generation: _Generation) -> _Way | None:
+        """The best way of a generation to a site, with the contexts of all that are as good."""
+        best: _Way | None = None
+        for site in sites:
+            mask = site.mask & GENERATION[generation]
+            reached = self.reaches[generation].of(site.function) if mask else None
+            if reached is None:
+                continue
+            chain, bits = reached
+            guessed = site.guessed or chain.by_name is not None
+            verdict = on_cpu(mask & ~SURELY if guessed else mask)
+            way = _Way(site, generation, chain, bits, guessed, verdict)
+            if best is None or way.rank > best.rank:
+                best = way
+            elif way.rank == best.rank:
+                best = replace(best, contexts=best.contexts | bits)
+        return best
+
+    def _row(self, way: _Way, label: Literal["v1", "v2", "both"], bits: int) -> Row:
+        site = way.site
         occurrence = site.occurrence
         if occurrence.guard.in_stream:
             bits |= contexts.BIT["stream"]
-        guessed = site.guessed or chain.by_name is not None
-        verdict = on_cpu(site.mask & ~SURELY if guessed else site.mask)
-        generations = [item[0] for item in found]
-        label: Literal["v1", "v2", "both"] = (
-            "both" if len(generations) == 2 else "v1" if generations == ["v1"] else "v2"
-        )
         return Row(
             attribute=site.attribute,
             kind=site.kind,
@@ -102,14 +137,14 @@ class _Rows:
             line=occurrence.line,
             end_line=occurrence.end_line,
             contexts=contexts.names(bits),
-            tier="by-name" if guessed else chain.tier,
-            chain=chain.text(occurrence.line),
+            tier="by-name" if way.guessed else way.chain.tier,
+            chain=way.chain.text(occurrence.line),
             guards=tuple(self._guards(occurrence.guard)),
             generation=label,
-            on_cpu=verdict,
-            reason=self._reason(verdict, site, chain),
+            on_cpu=way.on_cpu,
+            reason=self._reason(way),
             call=self._call(occurrence.call) if occurrence.call is not None else None,
-            upstream=self._upstream(site.attribute, generation, chain),
+            upstream=self._upstream(site.attribute, way.generation, way.chain),
         )
 
     def _upstream(
@@ -125,9 +160,10 @@ class _Rows:
                         return "overridden"
         return "rebound" if self.upstream.rebinds(attribute) else "none"
 
-    def _reason(self, verdict: str, site: _Site, chain: Chain) -> str:
-        guard = site.occurrence.guard
-        if verdict == "false":
+    def _reason(self, way: _Way) -> str:
+        site = way.site
+        guard, chain = site.occurrence.guard, way.chain
+        if way.on_cpu == "false":
             closed = self._closed(guard)
             if closed is not None:
                 return closed
@@ -135,10 +171,10 @@ class _Rows:
                 closed = self._closed(around)
                 if closed is not None:
                     return f"{function.qualname} is called only where not so: {closed}"
-            if site.function.mask & ON_CPU:
+            if site.function.mask & GENERATION[way.generation] & ON_CPU:
                 return "its object is made only where a CPU does not get"
             return "only a GPU platform leads here"
-        if verdict == "unknown":
+        if way.on_cpu == "unknown":
             for start in (guard, *chain.guards):
                 for inner in _outward(start):
                     if inner.own & ON_CPU and not inner.own & SURELY and inner.condition:
@@ -187,6 +223,25 @@ class _Rows:
             text = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
             self._texts[id(node)] = text
         return text
+
+
+def _copies(functions: list[Function]) -> Iterator[list[Function]]:
+    """Functions that have a site, those of one definition together."""
+    groups: dict[int, list[Function]] = {}
+    for function in functions:
+        if function.occurrences:
+            groups.setdefault(id(function.node), []).append(function)
+    yield from groups.values()
+
+
+def _sites(function: Function) -> Iterator[_Site]:
+    sites: dict[tuple[str, str, int], _Site] = {}
+    for occurrence in function.occurrences:
+        for attribute, kind, mask, guessed in _found(function, occurrence):
+            site = _Site(function, occurrence, attribute, kind, mask, guessed)
+            key = (attribute, kind, occurrence.line)
+            sites[key] = _joined(sites[key], site) if key in sites else site
+    yield from sites.values()
 
 
 def _found(function: Function, occurrence: Occurrence) -> Iterator[tuple[str, Kind, int, bool]]:
@@ -275,11 +330,6 @@ def _joined(one: _Site, other: _Site) -> _Site:
     return better
 
 
-def _proof(site: _Site, generation: str) -> int:
-    mask = site.mask & GENERATION[generation]
-    return bool(mask & SURELY) + bool(mask & ON_CPU)
-
-
 def _bodies(owners: list[Class]) -> list[Function]:
     """The modules that are imported before any entry point can run."""
     bodies: dict[Function, None] = {}
@@ -298,6 +348,8 @@ def _attribute(value: Value, name: str) -> str | None:
     """The surface's name of an attribute read from a value, or None."""
     match value.kind:
         case "external":
+            if not value.name.startswith("torch"):
+                return None
             full = torch_api.canonical(f"{value.name}.{name}")
             if full in torch_api.NAMESPACES or torch_api.is_leaf(value.name):
                 return None
@@ -306,13 +358,13 @@ def _attribute(value: Value, name: str) -> str | None:
             if value.name == "torch.Tensor":
                 return f"torch.Tensor.{name}" if name in torch_api.TENSOR_METHODS else None
             return f"{value.name}.{name}" if torch_api.is_member(value.name, name) else None
-        case "instance":
+        case "instance" if name.startswith(_PREDICATES):
             assert value.cls is not None
             if any(
                 base.qualname == "Platform" and base.module.name.startswith("vllm.platforms")
                 for base in value.cls.mro
             ):
-                return f"platform.{name}" if name.startswith(_PREDICATES) else None
+                return f"platform.{name}"
             return None
         case _:
             return None

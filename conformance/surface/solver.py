@@ -14,223 +14,29 @@ from collections import deque
 from collections.abc import Callable
 
 from conformance.surface import torch_api
+from conformance.surface.graph import (
+    MOST,
+    NO_EDGES,
+    NO_USES,
+    NO_VALUES,
+    Assigned,
+    CallUse,
+    Guard,
+    Node,
+    Value,
+)
 from conformance.surface.program import Class, Function, Module, Program
+from conformance.surface.reactions import (
+    Binder,
+    CalledBack,
+    ClassOf,
+    Imported,
+    Method,
+    Reader,
+    Special,
+    Within,
+)
 from conformance.surface.worlds import EVERYWHERE, ON_CPU
-
-
-class Value:
-    """Something that a node can hold; one object for each, compared by identity."""
-
-    __slots__ = ("cls", "function", "kind", "name", "receiver")
-
-    def __init__(
-        self,
-        kind: str,
-        name: str = "",
-        cls: Class | None = None,
-        function: Function | None = None,
-        receiver: Value | None = None,
-    ) -> None:
-        self.kind = kind
-        self.name = name
-        self.cls = cls
-        self.function = function
-        self.receiver = receiver
-
-    def __repr__(self) -> str:
-        what = self.cls.name if self.cls else self.function or self.name
-        return f"<{self.kind} {what}>"
-
-
-_NO_VALUES: dict[Value, int] = {}
-_NO_EDGES: dict[Node, int] = {}
-_NO_USES: list[Callable[[Value, int], None]] = []
-
-MOST = 50
-"""More values than this say little of a place; measured: at 40 a backend's builders are lost, at 80
-a walk takes a quarter longer, mostly for rows that only such a place leads to."""
-
-
-class Node:
-    """A place that holds values, each with its worlds.
-
-    One that is ``full`` has seen more than ``MOST`` values: what it holds says little, and more is
-    not taken; calls on it are linked by name too.
-    """
-
-    __slots__ = ("attributes", "edges", "full", "uses", "values")
-
-    def __init__(self) -> None:
-        # There are half a million nodes, and most lack one of these: what is empty is shared.
-        self.full = False
-        self.values: dict[Value, int] = _NO_VALUES
-        self.edges: dict[Node, int] = _NO_EDGES
-        self.uses: list[Callable[[Value, int], None]] = _NO_USES
-        self.attributes: dict[tuple[str, int], Node] | None = None
-
-    @property
-    def is_unknown(self) -> bool:
-        """Whether nothing is known of what is here, or only that it comes from outside."""
-        values = self.values
-        return not values or (len(values) == 1 and next(iter(values)).name == torch_api.OUTSIDE)
-
-
-class Guard:
-    """Conditions in force at a place, the innermost first.
-
-    ``own`` is what the innermost leaves of the worlds, ``mask`` what all of them leave.
-    """
-
-    __slots__ = ("condition", "holds", "in_stream", "mask", "outer", "own")
-
-    def __init__(
-        self,
-        outer: Guard | None,
-        condition: ast.expr | None,
-        holds: bool,
-        mask: int,
-        own: int = EVERYWHERE,
-        in_stream: bool = False,
-    ) -> None:
-        self.outer = outer
-        self.condition = condition
-        self.holds = holds
-        self.mask = mask
-        self.own = own
-        self.in_stream = in_stream
-
-
-FREE = Guard(None, None, True, EVERYWHERE)
-
-
-class Occurrence:
-    """An attribute read, a call or an argument that may turn out to be a site.
-
-    ``base`` holds what the attribute is read from; ``callee`` what is called, which can be an
-    attribute of the device under another name.
-    """
-
-    __slots__ = (
-        "attribute",
-        "base",
-        "call",
-        "callee",
-        "end_line",
-        "guard",
-        "kind",
-        "line",
-        "owner",
-    )
-
-    def __init__(
-        self,
-        base: Node | None,
-        attribute: str,
-        kind: str,
-        line: int,
-        end_line: int,
-        guard: Guard,
-        call: ast.Call | None,
-        owner: str,
-        callee: Node | None = None,
-    ) -> None:
-        self.base = base
-        self.callee = callee
-        self.attribute = attribute
-        self.kind = kind
-        self.line = line
-        self.end_line = end_line
-        self.guard = guard
-        self.call = call
-        self.owner = owner
-
-
-class CallUse:
-    """A call in a function; it links each callee as it comes."""
-
-    __slots__ = (
-        "attribute",
-        "base",
-        "callee",
-        "decorates",
-        "function",
-        "guard",
-        "guessed",
-        "implicit",
-        "keywords",
-        "line",
-        "named",
-        "positional",
-        "result",
-        "solver",
-        "stars",
-    )
-
-    def __init__(
-        self,
-        solver: Solver,
-        function: Function,
-        callee: Node,
-        positional: list[Node | None],
-        keywords: dict[str, Node],
-        stars: list[Node],
-        result: Node,
-        line: int,
-        guard: Guard,
-        attribute: str = "",
-        base: Node | None = None,
-        implicit: bool = False,
-        decorates: bool = False,
-        named: tuple[str, ...] = (),
-    ) -> None:
-        self.decorates = decorates
-        self.named = named
-        self.solver = solver
-        self.function = function
-        self.callee = callee
-        self.positional = positional
-        self.keywords = keywords
-        self.stars = stars
-        self.result = result
-        self.line = line
-        self.guard = guard
-        self.attribute = attribute
-        self.base = base
-        self.implicit = implicit
-        self.guessed = 0
-
-    def __call__(self, value: Value, mask: int) -> None:
-        """A callee came, or is there in more worlds."""
-        effective = mask & self.function.mask & self.guard.mask
-        if effective:
-            self.solver.link(self, value, effective)
-
-    def again(self, mask: int) -> None:
-        """The calling function is reached in more worlds."""
-        for value, worlds in list(self.callee.values.items()):
-            self(value, worlds & mask)
-
-
-class ImportUse:
-    """An import statement in a function or a module's body."""
-
-    __slots__ = ("function", "guard", "line", "module", "solver")
-
-    def __init__(
-        self, solver: Solver, function: Function, module: str, line: int, guard: Guard
-    ) -> None:
-        self.solver = solver
-        self.function = function
-        self.module = module
-        self.line = line
-        self.guard = guard
-
-    def again(self, mask: int) -> None:
-        """The importing function is reached in more worlds."""
-        effective = mask & self.function.mask & self.guard.mask
-        if effective:
-            for module in self.solver.program.with_packages(self.module):
-                self.solver.call(self.function, module.body, self.line, self.guard, effective)
 
 
 class Solver:
@@ -241,6 +47,8 @@ class Solver:
         self._visit = visit
         self._queue: deque[tuple[Node, Value, int]] = deque()
         self._unvisited: deque[Function] = deque()
+        self._externals: dict[str, Value] = {}
+        self._outside_attributes: dict[tuple[Value, str], Value | None] = {}
         self._interned: dict[tuple[object, ...], Value] = {}
         self.functions: list[Function] = []
         self.annotated: dict[Node, tuple[Module, ast.expr, Function]] = {}
@@ -252,13 +60,37 @@ class Solver:
         self.live: list[Class] = []
         self.heirs: dict[Class, list[Class]] = {}
         self.by_method: dict[str, list[Class]] = {}
+        self.driven: set[Class | None] = set()
+        """Classes that are driven from outside: what is wrapped around one method is no other's."""
+        self._copied: dict[tuple[Function, Function], Function] = {}
+        self.operators: dict[str, Node] = {}
+        self.roots: dict[Function, int] = {}
+        self.given: dict[Class, dict[str, int]] = {}
+        """Fields that constructors of a class are given, and in which worlds."""
+        self.stores: dict[str, list[Assigned]] = {}
+        """Assignments to attributes by their names, to globals by ``module:name``."""
         self.platforms: tuple[tuple[Value, int], ...] = ()
 
     # --- values ------------------------------------------------------------------------------
 
     def external(self, name: str) -> Value:
         """A name from outside the tree."""
-        return self._value("external", torch_api.followed(name))
+        value = self._externals.get(name)
+        if value is None:
+            value = self._externals[name] = self._value("external", torch_api.followed(name))
+        return value
+
+    def _attribute_outside(self, owner: Value, name: str) -> Value | None:
+        """What an attribute of a value from outside the tree is, None if it is nothing."""
+        key = (owner, name)
+        if key not in self._outside_attributes:
+            found: Value | None = None
+            if torch_api.is_leaf(owner.name):
+                found = self.external(torch_api.OUTSIDE)
+            elif owner.kind != "external" or not torch_api.is_constant(owner.name, name):
+                found = self.external(f"{owner.name}.{name}")
+            self._outside_attributes[key] = found
+        return self._outside_attributes[key]
 
     def instance_of(self, name: str) -> Value:
         """An instance of a class from outside the tree."""
@@ -322,33 +154,39 @@ class Solver:
 
     def add(self, node: Node, value: Value, mask: int) -> None:
         """Put a value into a node, in some worlds."""
-        known = node.values.get(value, 0)
+        values = node.values
+        known = values.get(value, 0)
         new = mask & ~known
         if new:
-            if not known and len(node.values) >= MOST:
+            if not known and len(values) >= MOST:
                 node.full = True
                 return
-            if node.values is _NO_VALUES:
-                node.values = {}
-            node.values[value] = known | new
-            self._queue.append((node, value, new))
+            if values is NO_VALUES:
+                values = node.values = {}
+            values[value] = known | new
+            if node.edges or node.uses:  # what comes later is told what is there
+                self._queue.append((node, value, new))
 
     def edge(self, source: Node, target: Node, mask: int = EVERYWHERE) -> None:
         """Whatever comes to ``source`` comes to ``target``, in some worlds."""
         if source is target:
             return
-        known = source.edges.get(target, 0)
+        edges = source.edges
+        known = edges.get(target, 0)
         new = mask & ~known
         if new:
-            if source.edges is _NO_EDGES:
-                source.edges = {}
-            source.edges[target] = known | new
-            for value, worlds in list(source.values.items()):
-                self.add(target, value, worlds & new)
+            if edges is NO_EDGES:
+                edges = source.edges = {}
+            edges[target] = known | new
+            values = source.values
+            if values:
+                add = self.add
+                for value, worlds in list(values.items()):
+                    add(target, value, worlds & new)
 
     def use(self, node: Node, use: Callable[[Value, int], None]) -> None:
         """Call ``use`` for each value of the node, now and later."""
-        if node.uses is _NO_USES:
+        if node.uses is NO_USES:
             node.uses = []
         node.uses.append(use)
         for value, worlds in list(node.values.items()):
@@ -369,10 +207,11 @@ class Solver:
                         if not known and len(values) >= MOST:
                             target.full = True
                         else:
-                            if values is _NO_VALUES:
+                            if values is NO_VALUES:
                                 values = target.values = {}
                             values[value] = known | fresh
-                            queue.append((target, value, fresh))
+                            if target.edges or target.uses:
+                                queue.append((target, value, fresh))
                 uses = node.uses
                 for index in range(len(uses)):  # those that come meanwhile are told by ``use``
                     uses[index](value, new)
@@ -380,6 +219,11 @@ class Solver:
                 self._visit(self, unvisited.popleft())
 
     # --- reach -------------------------------------------------------------------------------
+
+    def start(self, function: Function, mask: int) -> None:
+        """The function is run from outside, in some worlds."""
+        self.roots[function] = self.roots.get(function, 0) | mask
+        self.reach(function, mask)
 
     def reach(self, function: Function, mask: int, proven: bool = True) -> None:
         """The function runs in some worlds.
@@ -452,7 +296,7 @@ class Solver:
                     if self._has_method(value.cls, name):
                         into = Node()
                         self.read(value, mask, name, into)
-                        self.use(into, _Method(call))
+                        self.use(into, Method(call))
                         break
             case "property":
                 assert value.function is not None and value.receiver is not None
@@ -491,13 +335,15 @@ class Solver:
     ) -> None:
         if function.kind == "kernel" or not _takes(function, call):
             return
+        if isinstance(call.decorated, Function) and call.decorated.cls in self.driven:
+            function = self._copy_for(function, call.decorated)
         self.call(call.function, function, call.line, call.guard, mask)
         if function.arguments is None:
             return
         if not function.is_visited:  # it is not followed, and may call what it is given
             for argument in (*call.positional, *call.keywords.values()):
                 if argument is not None:
-                    self.use(argument, _CalledBack(self, call, mask))
+                    self.use(argument, CalledBack(self, call, mask))
         parameters = [a.arg for a in (*function.arguments.posonlyargs, *function.arguments.args)]
         if receiver is not None and parameters:
             self.add(self.parameter(function, parameters[0]), receiver, mask)
@@ -514,6 +360,29 @@ class Solver:
             if name in names:
                 self.edge(argument, self.parameter(function, name), mask)
         # What goes into *args and **kwargs is not followed: it would join everything with all.
+
+    def _copy_for(self, decorator: Function, decorated: Function) -> Function:
+        """A decorator for one function: what it wraps around that calls no other.
+
+        Only one that makes functions of its own is copied.
+        """
+        copied = self._copied.get((decorator, decorated))
+        if copied is None:
+            copied = decorator
+            node = decorator.node
+            if isinstance(node, ast.FunctionDef):
+                decorator.module.restore(node)
+                if any(isinstance(statement, ast.FunctionDef) for statement in node.body):
+                    copied = Function(
+                        decorator.module,
+                        decorator.qualname,
+                        node,
+                        decorator.cls,
+                        decorator.parent,
+                    )
+                    copied.decorated_with = decorator.decorated_with
+            self._copied[decorator, decorated] = copied
+        return copied
 
     def _is_enum_text(self, receiver: Value) -> bool:
         assert receiver.cls is not None
@@ -554,6 +423,7 @@ class Solver:
             found = self.method(cls, name)
             if found is not None:
                 self._into(call, found, instance, mask)
+        self._note_given(call, cls, mask)
         if cls.is_dataclass and self.method(cls, "__init__") is None:
             order = [name for base in reversed(cls.mro) for name in base.annotations]
             for index, argument in enumerate(call.positional):
@@ -574,7 +444,14 @@ class Solver:
                     call.line,
                     call.guard,
                 )
-                self.use(factory, _Within(use, mask))
+                self.use(factory, Within(use, mask))
+
+    def _note_given(self, call: CallUse, cls: Class, mask: int) -> None:
+        """What a constructor is given; "*" if it can be any field."""
+        given = self.given.setdefault(cls, {})
+        everything = ("*",) if call.positional or call.stars else ()
+        for name in (*call.named, *everything):
+            given[name] = given.get(name, 0) | mask
 
     def _into(self, call: CallUse, function: Function, instance: Value, mask: int) -> None:
         quiet = CallUse(
@@ -633,22 +510,16 @@ class Solver:
         node = base.attributes.get(key)
         if node is None:
             node = base.attributes[key] = Node()
-            self.use(base, _Reader(self, name, node, function, line, guard))
+            self.use(base, Reader(self, name, node, function, line, guard))
         return node
 
     def read(self, value: Value, mask: int, name: str, into: Node) -> None:
         """Put into a node what an attribute of one value is; a property as such."""
         match value.kind:
-            case "external":
-                if torch_api.is_leaf(value.name):
-                    self.add(into, self.external(torch_api.OUTSIDE), mask)
-                elif not torch_api.is_constant(value.name, name):
-                    self.add(into, self.external(f"{value.name}.{name}"), mask)
-            case "external instance":
-                if torch_api.is_leaf(value.name):
-                    self.add(into, self.external(torch_api.OUTSIDE), mask)
-                else:
-                    self.add(into, self.external(f"{value.name}.{name}"), mask)
+            case "external" | "external instance":
+                found = self._attribute_outside(value, name)
+                if found is not None:
+                    self.add(into, found, mask)
             case "module":
                 module = self.program.module(value.name)
                 if module is None:
@@ -661,7 +532,9 @@ class Solver:
                 self._read_instance(value.cls, value, mask, name, into)
             case "class" | "own class":
                 assert value.cls is not None
-                self._read_class(value.cls.mro, value, value.cls, mask, name, into)
+                known = self._read_class(value.cls.mro, value, value.cls, mask, name, into)
+                if not known and name == "apply":
+                    self._read_apply(value, mask, into)
             case "member":
                 assert value.cls is not None
                 if name == "value" and value.name in value.cls.attributes:
@@ -684,7 +557,7 @@ class Solver:
         for base in cls.mro:
             node = base.attributes.get(name)
             if node is not None:
-                self.use(node, _Binder(self, receiver, None, mask, into))
+                self.use(node, Binder(self, receiver, None, mask, into))
                 if name in base.methods:
                     return
                 break
@@ -699,6 +572,13 @@ class Solver:
         if function.result is None:
             function.result = Node()
         return function.result
+
+    def _read_apply(self, value: Value, mask: int, into: Node) -> None:
+        """``apply`` of a function of torch's autograd: ``forward``, with a context first."""
+        assert value.cls is not None
+        forward = self.method(value.cls, "forward")
+        if forward is not None and "torch.autograd.Function" in value.cls.external_bases:
+            self.add(into, self.bound(forward, self.external(torch_api.OUTSIDE)), mask)
 
     def _read_class(
         self,
@@ -717,13 +597,25 @@ class Solver:
             if cls is not None and cls.is_enum and name not in base.methods:
                 self.add(into, self.member(base, name), mask)
             else:
-                self.use(node, _Binder(self, receiver, cls, mask, into))
+                self.use(node, Binder(self, receiver, cls, mask, into))
             return True
         return False
 
     # --- the world outside -------------------------------------------------------------------
 
+    def operator(self, name: str) -> Node:
+        """The node of what is registered as an operator of torch under a name."""
+        node = self.operators.get(name)
+        if node is None:
+            node = self.operators[name] = Node()
+        return node
+
     def _outside(self, call: CallUse, name: str, mask: int) -> None:
+        if name.startswith(torch_api.OPERATOR):
+            self.add(call.result, self.instance_of("torch.Tensor"), mask)
+            operator = self.operator(name.removeprefix(torch_api.OPERATOR))
+            self.use(operator, Within(call, mask))
+            return
         gives = torch_api.given(name)
         if gives is not None:
             self.add(call.result, self.instance_of(gives), mask)
@@ -735,26 +627,28 @@ class Solver:
         arguments = [n for n in (*call.positional, *call.keywords.values(), *call.stars) if n]
         if name == "builtins.type":
             for argument in arguments[:1]:
-                self.use(argument, _ClassOf(self, call.result, mask))
+                self.use(argument, ClassOf(self, call.result, mask))
             return
         if name in torch_api.SPECIAL_METHODS and arguments:
             self.implicit(call, arguments[0], torch_api.SPECIAL_METHODS[name], mask)
         if name in torch_api.NEVER_CALLS_BACK:
             return
-        if call.decorates or torch_api.calls_later(name):  # a decorator calls nothing yet
+        if call.decorated is not None or torch_api.calls_later(
+            name
+        ):  # a decorator calls nothing yet
             for argument in arguments:
                 self.edge(argument, call.result, mask)
             return
         if name == "importlib.import_module":
             for argument in arguments:
-                self.use(argument, _Imported(self, call, mask))
+                self.use(argument, Imported(self, call, mask))
             return
         everything = name in torch_api.PASSES_ON
         for argument in arguments:
             if everything:
                 self.edge(argument, call.result, mask)
             if not everything or name in ("builtins.map", "builtins.filter", "builtins.sorted"):
-                self.use(argument, _CalledBack(self, call, mask))
+                self.use(argument, CalledBack(self, call, mask))
 
     def implicit(self, call: CallUse, base: Node, method: str, mask: int) -> None:
         """Call a special method of what a node holds, on behalf of a call."""
@@ -771,7 +665,7 @@ class Solver:
             call.guard,
             implicit=True,
         )
-        self.use(into, _Within(use, mask))
+        self.use(into, Within(use, mask))
 
     def special(self, base: Node, method: str, function: Function, line: int, guard: Guard) -> Node:
         """The node of what a special method gives, called on whatever a node holds.
@@ -779,7 +673,7 @@ class Solver:
         Containers are one with their elements: what has no such method gives itself.
         """
         result = Node()
-        self.use(base, _Special(self, method, function, line, guard, result))
+        self.use(base, Special(self, method, function, line, guard, result))
         return result
 
     def members(self, cls: Class, into: Node, mask: int) -> None:
@@ -813,216 +707,3 @@ def _takes(function: Function, call: CallUse) -> bool:
 def _keeps_signature(decorator: ast.expr) -> bool:
     name = decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
     return name in ("staticmethod", "classmethod", "override", "abstractmethod", "property")
-
-
-class _Reader:
-    """Reads an attribute of each value that comes, and calls the getters of properties."""
-
-    __slots__ = ("function", "getters", "guard", "into", "line", "name", "solver")
-
-    def __init__(
-        self, solver: Solver, name: str, into: Node, function: Function, line: int, guard: Guard
-    ) -> None:
-        self.solver = solver
-        self.name = name
-        self.into = into
-        self.function = function
-        self.line = line
-        self.guard = guard
-        self.getters: CallUse | None = None
-
-    def __call__(self, value: Value, mask: int) -> None:
-        solver = self.solver
-        if self.getters is None:
-            if not _has_property(value, self.name):
-                solver.read(value, mask, self.name, self.into)
-                return
-            self.getters = CallUse(
-                solver, self.function, Node(), [], {}, [], self.into, self.line, self.guard
-            )
-            self.function.calls.append(self.getters)
-            solver.use(self.getters.callee, self.getters)
-            solver.use(self.getters.callee, self._pass_on)
-        solver.read(value, mask, self.name, self.getters.callee)
-
-    def _pass_on(self, value: Value, mask: int) -> None:
-        if value.kind != "property":
-            self.solver.add(self.into, value, mask)
-
-
-def _has_property(value: Value, name: str) -> bool:
-    cls = value.cls
-    if cls is None or value.kind in ("class", "own class"):
-        return False
-    if value.kind == "super" and value.receiver is not None and value.receiver.cls is not None:
-        cls = value.receiver.cls
-    for base in cls.mro:
-        found = base.methods.get(name)
-        if found is not None and found.kind == "property":
-            return True
-    return False
-
-
-class _Binder:
-    """Binds what a class's attribute holds to the object it is read from."""
-
-    __slots__ = ("cls", "into", "mask", "receiver", "solver")
-
-    def __init__(
-        self, solver: Solver, receiver: Value, cls: Class | None, mask: int, into: Node
-    ) -> None:
-        self.solver = solver
-        self.receiver = receiver
-        self.cls = cls
-        self.mask = mask
-        self.into = into
-
-    def __call__(self, value: Value, mask: int) -> None:
-        mask &= self.mask
-        if not mask:
-            return
-        solver = self.solver
-        function = value.function
-        if value.kind != "function" or function is None:
-            solver.add(self.into, value, mask)
-            return
-        of_class = self.cls is not None
-        if function.kind == "static" or (of_class and function.kind == "function"):
-            solver.add(self.into, value, mask)
-        elif function.kind == "class":
-            owner = self.receiver
-            if owner.kind == "instance" and owner.cls is not None:
-                owner = solver.class_value(owner.cls)
-            solver.add(self.into, solver.bound(function, owner), mask)
-        elif function.kind == "property" and not of_class:
-            solver.add(
-                self.into, solver._value("property", "", None, function, self.receiver), mask
-            )
-        else:
-            solver.add(self.into, solver.bound(function, self.receiver), mask)
-
-
-class _Special:
-    """Calls a special method of each object that comes, and passes on what has none."""
-
-    __slots__ = ("callee", "function", "guard", "line", "method", "result", "solver")
-
-    def __init__(
-        self,
-        solver: Solver,
-        method: str,
-        function: Function,
-        line: int,
-        guard: Guard,
-        result: Node,
-    ) -> None:
-        self.solver = solver
-        self.method = method
-        self.function = function
-        self.line = line
-        self.guard = guard
-        self.result = result
-        self.callee: Node | None = None
-
-    def __call__(self, value: Value, mask: int) -> None:
-        solver, cls = self.solver, value.cls
-        mask &= self.guard.mask
-        if value.kind == "class" and cls is not None and cls.is_enum:
-            solver.members(cls, self.result, mask)
-            return
-        if value.kind == "instance" and cls is not None and solver.method(cls, self.method):
-            if self.callee is None:
-                self.callee = Node()
-                call = CallUse(
-                    solver,
-                    self.function,
-                    self.callee,
-                    [],
-                    {},
-                    [],
-                    self.result,
-                    self.line,
-                    self.guard,
-                    implicit=True,
-                )
-                self.function.calls.append(call)
-                solver.use(self.callee, call)
-            solver.read(value, mask, self.method, self.callee)
-            if self.method != "__enter__":
-                return
-        solver.add(self.result, value, mask)
-
-
-class _Within:
-    """Makes a call in some worlds only."""
-
-    __slots__ = ("call", "mask")
-
-    def __init__(self, call: CallUse, mask: int) -> None:
-        self.call, self.mask = call, mask
-
-    def __call__(self, value: Value, mask: int) -> None:
-        self.call(value, mask & self.mask)
-
-
-class _Method:
-    """Links a call of an instance to the methods that calling it means."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: CallUse) -> None:
-        self.call = call
-
-    def __call__(self, value: Value, mask: int) -> None:
-        if value.kind in ("function", "bound"):
-            self.call(value, mask)
-
-
-class _ClassOf:
-    __slots__ = ("into", "mask", "solver")
-
-    def __init__(self, solver: Solver, into: Node, mask: int) -> None:
-        self.solver, self.into, self.mask = solver, into, mask
-
-    def __call__(self, value: Value, mask: int) -> None:
-        if value.kind == "instance" and value.cls is not None:
-            self.solver.add(self.into, self.solver.own_class(value.cls), mask & self.mask)
-
-
-class _Imported:
-    __slots__ = ("call", "mask", "solver")
-
-    def __init__(self, solver: Solver, call: CallUse, mask: int) -> None:
-        self.solver, self.call, self.mask = solver, call, mask
-
-    def __call__(self, value: Value, mask: int) -> None:
-        mask &= self.mask
-        if mask and value.kind == "text" and self.solver.program.has(value.name):
-            use = ImportUse(
-                self.solver, self.call.function, value.name, self.call.line, self.call.guard
-            )
-            use.again(mask)
-            self.solver.add(self.call.result, self.solver.module_value(value.name), mask)
-
-
-class _CalledBack:
-    """A function handed to code outside the tree: it may be called."""
-
-    __slots__ = ("call", "mask", "solver")
-
-    def __init__(self, solver: Solver, call: CallUse, mask: int) -> None:
-        self.solver, self.call, self.mask = solver, call, mask
-
-    def __call__(self, value: Value, mask: int) -> None:
-        mask &= self.mask
-        if not mask or value.kind not in ("function", "bound"):
-            return
-        assert value.function is not None
-        self.solver.call(self.call.function, value.function, self.call.line, self.call.guard, mask)
-        arguments = value.function.arguments
-        if value.receiver is not None and arguments is not None:
-            first = (*arguments.posonlyargs, *arguments.args)[:1]
-            for parameter in first:
-                self.solver.add(
-                    self.solver.parameter(value.function, parameter.arg), value.receiver, mask
-                )

@@ -219,6 +219,9 @@ CONTAINER_WRITES = frozenset(
 )
 
 
+OPERATOR = "torch.ops.vllm."
+"""Operators that the tree registers itself, by ``direct_register_custom_op``."""
+
 OUTSIDE = "?"
 """Any name from outside the tree that the walker has no use for: it may call back, that is all."""
 
@@ -264,6 +267,8 @@ def followed(dotted: str) -> str:
     dotted = canonical(dotted)
     root = dotted.partition(".")[0]
     if root == "torch":
+        if dotted.startswith(OPERATOR):  # without its overload: ``torch.ops.vllm.name.default``
+            return ".".join(dotted.split(".")[:4])
         if (
             dotted in _TORCH_NAMESPACES
             or dotted in CLASSES

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from itertools import islice
 
 from conformance.surface import torch_api
-from conformance.surface.program import Class, Module, Symbol
-from conformance.surface.solver import Node, Solver, Value
-from conformance.surface.worlds import EVERYWHERE
+from conformance.surface.graph import Node, Value
+from conformance.surface.program import Class, Function, Module, Symbol
+from conformance.surface.solver import Solver
+from conformance.surface.worlds import EVERYWHERE, WITHOUT_PROOF
 
 _MOST_HEIRS = 60
 """A base class with more live subclasses than this says too little."""
+
+_CONTAINERS = frozenset({"dict", "defaultdict", "deque", "list", "set", "Dict", "List", "Set"})
 
 _Atom = Class | tuple[Class] | Value
 """A class whose instances are meant, a class that is meant itself (in a tuple), or a value."""
@@ -27,25 +31,57 @@ class Hints:
         self._seeded: dict[Node, tuple[int, int]] = {}
         """Nodes with an annotation's values, what had been made by then, and the worlds."""
         self._known: set[Node] = set()
+        self._open: list[tuple[Node, tuple[Module, ast.expr, Function]]] = []
+        self._looked_at = 0
+        self._fields: dict[Class, tuple[int, list[tuple[str, Node]]]] = {}
 
     def apply(self) -> bool:
-        """Seed every annotated node that has no value; whether anything was new."""
+        """Seed every annotated node that has no value; whether anything was new.
+
+        Containers in fields come last: what is known by then may be put into them.
+        """
+        return self._apply(containers=False) or self._apply(containers=True)
+
+    def _apply(self, *, containers: bool) -> bool:
         changed = False
         solver = self._solver
-        for node, (module, annotation, function) in solver.annotated.items():
-            if node in self._known:
-                continue
+        if not containers:
+            changed = self._apply_to_annotated()
+        for cls in list(solver.live):
+            for name, node in self._open_fields(cls):
+                if not self._is_open(node, EVERYWHERE):
+                    continue
+                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
+                if found is not None and _is_container(found[1]) is containers:
+                    changed |= self._seed(node, found[0], found[1], EVERYWHERE)
+        return changed
+
+    def _apply_to_annotated(self) -> bool:
+        changed = False
+        annotated = self._solver.annotated
+        new = islice(annotated.items(), self._looked_at, None)
+        self._looked_at = len(annotated)
+        still_open = []
+        for item in (*self._open, *new):
+            node, (module, annotation, function) = item
             mask = EVERYWHERE if function.is_module else function.mask
             if self._is_open(node, mask) and (node.uses or node.edges):
                 changed |= self._seed(node, module, annotation, mask)
-        for cls in list(solver.live):
-            for name, node in list(cls.fields.items()):
-                if node in self._known or not self._is_open(node, EVERYWHERE):
-                    continue
-                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
-                if found is not None:
-                    changed |= self._seed(node, found[0], found[1], EVERYWHERE)
+            if node not in self._known:
+                still_open.append(item)
+        self._open = still_open
         return changed
+
+    def _open_fields(self, cls: Class) -> list[tuple[str, Node]]:
+        """The fields of a class that an annotation can add to, in the order in which they came."""
+        seen, fields = self._fields.get(cls, (0, []))
+        count = len(cls.fields)
+        if count > seen:
+            fields = fields + list(islice(cls.fields.items(), seen, None))
+        if fields:
+            fields = [item for item in fields if item[1] not in self._known]
+        self._fields[cls] = (count, fields)
+        return fields
 
     def _is_open(self, node: Node, mask: int) -> bool:
         """Whether an annotation can add to what is known of a node."""
@@ -71,6 +107,8 @@ class Hints:
                 worlds = mask
                 if value.kind == "instance" and value.cls is not None and value.cls.is_live:
                     worlds &= value.cls.mask  # where nobody makes one, none is at hand
+                elif value.kind == "class" and value.cls is not None:
+                    worlds &= value.cls.mask | WITHOUT_PROOF  # one that makes none may be meant
                 if worlds & ~node.values.get(value, 0):
                     self._solver.add(node, value, worlds)
                     changed = True
@@ -141,3 +179,11 @@ class Hints:
             self._aliases.add(symbol.name)
             yield from self._read(symbol.module, definition)
             self._aliases.discard(symbol.name)
+
+
+def _is_container(annotation: ast.expr) -> bool:
+    match annotation:
+        case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _CONTAINERS
+        case _:
+            return False

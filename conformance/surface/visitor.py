@@ -9,28 +9,32 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from conformance.surface import torch_api
 from conformance.surface.folding import UNKNOWN, Folder
-from conformance.surface.program import Class, Function, FunctionNode, Module, Place
-from conformance.surface.solver import (
+from conformance.surface.graph import (
     FREE,
+    Assigned,
     CallUse,
     Guard,
     ImportUse,
     Node,
     Occurrence,
-    Solver,
     Value,
 )
-from conformance.surface.worlds import EVERYWHERE, GPU, WITHOUT_PROOF
+from conformance.surface.program import Class, Function, FunctionNode, Module, Place
+from conformance.surface.reactions import ByString, Decorated, NotClasses, Store, Super
+from conformance.surface.solver import Solver
+from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
 
 _BUILTINS = frozenset(dir(builtins))
 _PLAIN_TYPES = frozenset({"Generator", "Module", "Parameter", "Size", "Tensor", "device", "dtype"})
 """Types of torch in most annotations, which are none of the device."""
 _PIN, _NON_BLOCKING, _DEVICE = "pin_memory", "non_blocking", "device"
+_REGISTERS = "direct_register_custom_op"
 _DEVICE_CALLS = frozenset({"device", "to", "set_device", "set_device_index"})
 
 
@@ -55,7 +59,9 @@ class _Visit:
         self.class_body: Class | None = None
         self.globals: set[str] = set()
         self.has_inner = False
+        self.last_call: CallUse | None = None
         self.place = _place(function)
+        self.rebound: dict[str, list[_Rebound]] = {}
 
     def run(self) -> None:
         node = self.function.node
@@ -64,10 +70,13 @@ class _Visit:
             self.module.restore(node)
         match node:
             case ast.Module(body=body):
+                for rebound in self._rebinds(body, ON_CPU, ()):
+                    self.rebound.setdefault(rebound.name, []).append(rebound)
                 self.block(body, FREE)
             case ast.Lambda(body=expression):
                 self._parameters(node.args)
                 self._returns(expression, FREE)
+                self._note_return(expression, FREE)
             case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
                 self._parameters(node.args)
                 if node.returns is not None:
@@ -82,6 +91,38 @@ class _Visit:
         for name, local in list(function.names.items()):
             if name not in function.stored or name in self.globals:
                 self._link_outer(name, local)
+
+    def _rebinds(
+        self, body: list[ast.stmt], certain: int, conditions: tuple[tuple[ast.expr, bool], ...]
+    ) -> Iterator[_Rebound]:
+        """Names that a module binds under conditions that always hold on a CPU.
+
+        ``certain`` has the worlds in which a statement is reached for sure.
+        """
+        for statement in body:
+            match statement:
+                case ast.If(test=test, body=then, orelse=otherwise):
+                    true, false = self.folder.masks(test, self.place)
+                    yield from self._rebinds(
+                        then, _surely(certain, false), (*conditions, (test, True))
+                    )
+                    yield from self._rebinds(
+                        otherwise, _surely(certain, true), (*conditions, (test, False))
+                    )
+                case _ if conditions and certain:
+                    for name in _bound_by(statement):
+                        yield _Rebound(name, statement.lineno, certain, conditions)
+                case _:
+                    pass
+
+    def _lasting(self, name: str, line: int, guard: Guard) -> Guard:
+        """Where a module's name keeps what is bound at a line: below, a CPU may bind it anew."""
+        for rebound in self.rebound.get(name, ()):
+            if rebound.line > line and guard.mask & rebound.worlds:
+                condition, holds = rebound.conditions[-1]
+                own = EVERYWHERE & ~rebound.worlds
+                guard = Guard(guard, condition, not holds, guard.mask & own, own, guard.in_stream)
+        return guard
 
     def _link_outer(self, name: str, local: Node) -> None:
         """A name that is not assigned here comes from a function around it, or the module."""
@@ -125,8 +166,8 @@ class _Visit:
 
     # --- statements --------------------------------------------------------------------------
 
-    def block(self, statements: Iterable[ast.stmt], guard: Guard) -> bool:
-        """Walk statements; whether what follows the block cannot be reached from its end."""
+    def block(self, statements: Iterable[ast.stmt], guard: Guard) -> Guard | None:
+        """Walk statements; what is in force at the block's end, None if that is never reached."""
         for statement in statements:
             if type(statement) in _SIMPLE:
                 self.statement(statement, guard)
@@ -138,14 +179,13 @@ class _Visit:
                 case ast.If(test=test, body=body, orelse=otherwise):
                     self.expression(test, guard)
                     then, other = self._split(test, guard)
-                    ends = self.block(body, then)
-                    other_ends = self.block(otherwise, other)
-                    if ends and other_ends and otherwise:
-                        return True
-                    if ends:
-                        guard = other
-                    elif other_ends:
-                        guard = then
+                    after_then = self.block(body, then)
+                    after_other = self.block(otherwise, other)
+                    if after_then is None or after_other is None:
+                        after = after_then or after_other
+                        if after is None:
+                            return None
+                        guard = after
                 case ast.Assert(test=test, msg=message):
                     self.expression(test, guard)
                     if message is not None:
@@ -153,25 +193,30 @@ class _Visit:
                     guard = self._split(test, guard)[0]
                 case ast.Return(value=value):
                     self._returns(value, guard)
-                    return True
+                    self._note_return(value, guard)
+                    return None
                 case ast.Raise(exc=exception, cause=cause):
                     for raised in (exception, cause):
                         if raised is not None:
                             self.expression(raised, guard)
-                    return True
+                    return None
                 case ast.Continue() | ast.Break():
-                    return True
+                    return None
                 case ast.With() | ast.AsyncWith():
                     if self._with(statement, guard):
-                        return True
+                        return None
                 case ast.Try() | ast.TryStar():
                     if self._try(statement, guard):
-                        return True
+                        return None
                 case ast.Match():
                     self._match(statement, guard)
                 case _:
                     self.statement(statement, guard)
-        return False
+        return guard
+
+    def _note_return(self, value: ast.expr | None, guard: Guard) -> None:
+        is_none = value is None or (isinstance(value, ast.Constant) and value.value is None)
+        self.function.returned.append((guard, is_none))
 
     def _raises_on_cpu(self, statement: ast.stmt) -> bool:
         """Whether a statement is a call that never returns on a CPU."""
@@ -234,7 +279,7 @@ class _Visit:
                     self.store(item.optional_vars, entered, inner)
             if self._is_stream(item.context_expr):
                 inner = Guard(inner, None, True, inner.mask, EVERYWHERE, True)
-        return self.block(statement.body, inner)
+        return self.block(statement.body, inner) is None
 
     def _is_stream(self, expression: ast.expr) -> bool:
         """Whether a with-item makes a stream current, by how it is written."""
@@ -256,16 +301,16 @@ class _Visit:
         return False
 
     def _try(self, statement: ast.Try | ast.TryStar, guard: Guard) -> bool:
-        ends = self.block(statement.body, guard)
-        ends = self.block(statement.orelse, guard) or ends
+        ends = self.block(statement.body, guard) is None
+        ends = self.block(statement.orelse, guard) is None or ends
         for handler in statement.handlers:
             if handler.type is not None:
                 self.expression(handler.type, guard)
             if handler.name:
                 self.function.stored.add(handler.name)
                 self._local(handler.name)
-            ends = self.block(handler.body, guard) and ends
-        return self.block(statement.finalbody, guard) or ends
+            ends = self.block(handler.body, guard) is None and ends
+        return self.block(statement.finalbody, guard) is None or ends
 
     def _match(self, statement: ast.Match, guard: Guard) -> None:
         subject = self.expression(statement.subject, guard)
@@ -295,11 +340,11 @@ class _Visit:
             and not any(isinstance(e, ast.Starred) for e in (*targets[0].elts, *value.elts))
         ):
             for target, element in zip(targets[0].elts, value.elts, strict=True):
-                self.store(target, self.expression(element, guard), guard)
+                self.store(target, self.expression(element, guard), guard, element)
             return
         source = self.expression(value, guard)
         for target in targets:
-            self.store(target, source, guard)
+            self.store(target, source, guard, value)
 
     def _annotated(self, statement: ast.AnnAssign, guard: Guard) -> None:
         target, annotation = statement.target, statement.annotation
@@ -324,8 +369,19 @@ class _Visit:
             and target.value.id == "self"
         ):
             self.cls.annotations.setdefault(target.attr, (self.module, annotation))
-        if statement.value is not None or self.class_body is None:
-            self.store(target, source, guard)
+        if statement.value is not None:
+            self.store(target, source, guard, statement.value)
+            if (
+                self.class_body is not None
+                and isinstance(target, ast.Name)
+                and self.class_body.is_dataclass
+            ):
+                self.solver.stores[target.id][-1].is_default = True
+        elif isinstance(target, ast.Name):
+            if self.class_body is None:
+                self._name(target.id, store=True)
+            else:
+                self._noted(target.id, target, guard)  # something assigns it, somewhere
 
     def _field(self, cls: Class, name: str, call: ast.Call, guard: Guard) -> None:
         """A dataclass field's description; its factory runs when an instance is made."""
@@ -334,31 +390,57 @@ class _Visit:
             if keyword.arg == "default_factory" and value is not None:
                 cls.factories[name] = value
 
-    def store(self, target: ast.expr, source: Node | None, guard: Guard) -> None:
-        """Assign what a node holds."""
+    def store(
+        self,
+        target: ast.expr,
+        source: Node | None,
+        guard: Guard,
+        value: ast.expr | None = None,
+    ) -> None:
+        """Assign what a node holds; ``value`` is the expression, if it is the target's alone."""
         match target:
             case ast.Name(id=name):
                 node = self._name(name, store=True)
+                if self.class_body is not None:
+                    self._noted(name, value, guard, self.class_body)
+                elif self.function.is_module or name in self.globals:
+                    self._noted(f"{self.module.name}:{name}", value, guard, None, source)
                 if source is not None:
                     self.solver.edge(source, node, guard.mask)
-            case ast.Attribute(value=value, attr=name):
-                base = self.expression(value, guard)
+            case ast.Attribute(value=owner, attr=name):
+                own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+                self._noted(name, value, guard, self.cls if own else None, source)
+                base = self.expression(owner, guard)
                 if base is not None:
                     self._occurrence(base, target, "write", guard, None)
                     if source is not None:
-                        self.solver.use(base, _Store(self.solver, name, source, guard.mask))
-            case ast.Subscript(value=value, slice=index):
+                        self.solver.use(base, Store(self.solver, name, source, guard.mask))
+            case ast.Subscript(value=container, slice=index):
                 self.expression(index, guard)
-                self.expression(value, guard)
+                self.expression(container, guard)
                 if source is not None:
-                    self._into(value, guard)(source, guard.mask)
+                    self._into(container, guard)(source, guard.mask)
             case ast.Tuple(elts=elements) | ast.List(elts=elements):
                 for element in elements:
                     self.store(element, source, guard)
-            case ast.Starred(value=value):
-                self.store(value, source, guard)
+            case ast.Starred(value=element):
+                self.store(element, source, guard)
             case _:
                 pass
+
+    def _noted(
+        self,
+        name: str,
+        value: ast.expr | None,
+        guard: Guard,
+        owner: Class | None = None,
+        source: Node | None = None,
+    ) -> None:
+        call = self.last_call if isinstance(value, ast.Call) else None
+        if call is not None and call.result is not source:
+            call = None
+        stores = self.solver.stores.setdefault(name, [])
+        stores.append(Assigned(self.function, guard, value, owner, call))
 
     def _into(self, container: ast.expr, guard: Guard) -> Callable[[Node, int], None]:
         """Puts a node's values into what an expression names, a container say."""
@@ -367,7 +449,7 @@ class _Visit:
             case ast.Attribute(value=value, attr=name):
                 base = self._quietly(value, guard)
                 if base is not None:
-                    return lambda source, mask: solver.use(base, _Store(solver, name, source, mask))
+                    return lambda source, mask: solver.use(base, Store(solver, name, source, mask))
             case ast.Subscript(value=value):
                 return self._into(value, guard)
             case ast.Name(id=name):
@@ -430,6 +512,7 @@ class _Visit:
         if self.class_body is None and self.cls is not None:
             function.cls = self.cls  # a closure of a method: `self` and super() mean the same
         target = self._name(node.name, store=True)
+        guard = self._lasting(node.name, node.lineno, guard)
         value = self.solver.function_value(function)
         if self.class_body is not None:
             self.class_body.methods[node.name] = function
@@ -461,10 +544,10 @@ class _Visit:
             result,
             decorator.lineno,
             guard,
-            decorates=True,
+            decorated=value.function,
         )
         self._call_use(use)
-        self.solver.use(result, _Decorated(self.solver, target, value))
+        self.solver.use(result, Decorated(self.solver, target, value))
 
     def _decorator(self, decorator: ast.expr, guard: Guard) -> Node | None:
         """The node of a decorator.
@@ -476,7 +559,7 @@ class _Visit:
         if found is None or not isinstance(decorator, ast.Call):
             return found
         made = Node()
-        self.solver.use(found, _NotClasses(self.solver, made))
+        self.solver.use(found, NotClasses(self.solver, made))
         return made
 
     def _define_class(self, node: ast.ClassDef, guard: Guard) -> None:
@@ -493,7 +576,8 @@ class _Visit:
         else:
             cls = Class(self.module, self._qualname(node.name), node, self._enclosing())
         target = self._name(node.name, store=True)
-        self._seed(target, self.solver.class_value(cls), guard)
+        lasting = self._lasting(node.name, node.lineno, guard)
+        self._seed(target, self.solver.class_value(cls), lasting)
         for decorator in node.decorator_list:
             callee = self._decorator(decorator, guard)
             if callee is not None:
@@ -510,7 +594,7 @@ class _Visit:
                         Node(),
                         decorator.lineno,
                         guard,
-                        decorates=True,
+                        decorated=cls,
                     )
                 )
         outer, outer_cls = self.class_body, self.cls
@@ -597,9 +681,10 @@ class _Visit:
             if alias.name == "*":
                 continue
             target = self._name(alias.asname or alias.name, store=True)
+            lasting = self._lasting(alias.asname or alias.name, line, guard)
             if not solver.program.has(source):
                 value = solver.external(f"{source}.{alias.name}")
-                self._seed(target, value, guard)
+                self._seed(target, value, lasting)
                 if torch_api.is_device(value.name):
                     holder = Node()
                     self._seed(holder, solver.external(source), guard)
@@ -620,9 +705,9 @@ class _Visit:
             assert module is not None
             if alias.name not in module.bindings and solver.program.has(f"{source}.{alias.name}"):
                 self._import_module(f"{source}.{alias.name}", line, guard)
-                self._seed(target, solver.module_value(f"{source}.{alias.name}"), guard)
+                self._seed(target, solver.module_value(f"{source}.{alias.name}"), lasting)
             else:
-                solver.edge(solver.global_node(module, alias.name), target, guard.mask)
+                solver.edge(solver.global_node(module, alias.name), target, lasting.mask)
 
     def _import_module(self, name: str, line: int, guard: Guard) -> None:
         if name.partition(".")[0] == self.solver.program.package:
@@ -682,16 +767,29 @@ class _Visit:
         return self._union(*((self.expression(element, guard), guard) for element in node.elts))
 
     def _on_dict(self, node: ast.Dict, guard: Guard) -> Node | None:
-        for key in node.keys:
+        parts = []
+        for key, value in zip(node.keys, node.values, strict=True):
+            inner = guard
             if key is not None:
                 self.expression(key, guard)
-        return self._union(*((self.expression(value, guard), guard) for value in node.values))
+                inner = self._of_platform(key, guard)
+            parts.append((self.expression(value, inner), inner))
+        return self._union(*parts)
+
+    def _of_platform(self, key: ast.expr, guard: Guard) -> Guard:
+        """Where a table's entry counts: one for another platform is never looked up on a CPU."""
+        if not (isinstance(key, ast.Attribute) and _last_of(key.value) == "PlatformEnum"):
+            return guard
+        current = ast.Attribute(ast.Name("current_platform", ast.Load()), "_enum", ast.Load())
+        test = ast.copy_location(ast.Compare(current, [ast.Eq()], [key]), key)
+        return self._split(test, guard)[0]
 
     def _on_value(self, node: ast.Starred | ast.Await, guard: Guard) -> Node | None:
         return self.expression(node.value, guard)
 
     def _on_yield(self, node: ast.Yield | ast.YieldFrom, guard: Guard) -> None:
         self._returns(node.value, guard)
+        self.function.returned.append((guard, False))
 
     def _on_subscript(self, node: ast.Subscript, guard: Guard) -> Node | None:
         self.expression(node.slice, guard)
@@ -821,6 +919,8 @@ class _Visit:
             elif value is not None:
                 stars.append(value)
         self._arguments(node, guard)
+        if _last_of(func) == _REGISTERS:
+            self._registers(node, positional, keywords, guard)
         if callee is None and base is None and not attribute:
             return None
         result = Node()
@@ -839,6 +939,7 @@ class _Visit:
             named=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
         )
         self._call_use(use)
+        self.last_call = use
         if attribute:
             self.solver.method_calls.append(use)
         if attribute in torch_api.CONTAINER_READS and base is not None:
@@ -848,8 +949,27 @@ class _Visit:
         if _last_of(func) == "resolve_obj_by_qualname":
             for named in (*positional, *keywords.values()):
                 if named is not None:
-                    self.solver.use(named, _ByString(self.solver, use))
+                    self.solver.use(named, ByString(self.solver, use))
         return result
+
+    def _registers(
+        self,
+        node: ast.Call,
+        positional: list[Node | None],
+        keywords: dict[str, Node],
+        guard: Guard,
+    ) -> None:
+        """An operator is registered: it runs where it is called by its name, and not here."""
+        names = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "op_name")]
+        match names:
+            case [ast.Constant(value=str(name))]:
+                function = keywords.pop("op_func", None)
+                if function is None and len(positional) > 1:
+                    function, positional[1] = positional[1], None
+                if function is not None:
+                    self.solver.edge(function, self.solver.operator(name), guard.mask)
+            case _:
+                pass
 
     def _call_use(self, use: CallUse) -> None:
         self.function.calls.append(use)
@@ -875,8 +995,10 @@ class _Visit:
                 made = ast.copy_location(ast.Attribute(target, attribute, ast.Load()), node)
                 kind = "write" if name in ("setattr", "delattr") else "read"
                 self._occurrence(base, made, kind, guard, None)
+                if name == "setattr":
+                    self._noted(attribute, others[0] if others else None, guard)
                 if name == "setattr" and values[0] is not None:
-                    self.solver.use(base, _Store(self.solver, attribute, values[0], guard.mask))
+                    self.solver.use(base, Store(self.solver, attribute, values[0], guard.mask))
                     return Node()
                 found = self._attribute(base, attribute, node, guard)
                 if name == "getattr":
@@ -886,7 +1008,7 @@ class _Visit:
                 result = Node()
                 receiver = self._receiver()
                 if receiver is not None and self.cls is not None:
-                    self.solver.use(receiver, _Super(self.solver, self.cls, result))
+                    self.solver.use(receiver, Super(self.solver, self.cls, result))
                 return result
             case _:
                 return None
@@ -1013,77 +1135,44 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[[_Visit, Any, Guard], Node | None]] 
 }
 
 
-class _Store:
-    """Stores into a field of each object that comes."""
+@dataclass(frozen=True, slots=True)
+class _Rebound:
+    """A name that a module binds at a line in some worlds for sure, and under which conditions."""
 
-    __slots__ = ("mask", "name", "solver", "source")
-
-    def __init__(self, solver: Solver, name: str, source: Node, mask: int) -> None:
-        self.solver, self.name, self.source, self.mask = solver, name, source, mask
-
-    def __call__(self, value: Value, mask: int) -> None:
-        if value.kind == "instance" and value.cls is not None:
-            self.solver.edge(self.source, self.solver.field(value.cls, self.name), mask & self.mask)
-        elif value.kind == "class" and value.cls is not None:
-            node = value.cls.attributes.get(self.name)
-            if node is None:
-                node = value.cls.attributes[self.name] = Node()
-            self.solver.edge(self.source, node, mask & self.mask)
-        elif value.kind == "module":
-            module = self.solver.program.module(value.name)
-            if module is not None:
-                self.solver.edge(
-                    self.source, self.solver.global_node(module, self.name), mask & self.mask
-                )
+    name: str
+    line: int
+    worlds: int
+    conditions: tuple[tuple[ast.expr, bool], ...]
 
 
-class _Super:
-    __slots__ = ("cls", "result", "solver")
+def _surely(certain: int, other: int) -> int:
+    """Of the worlds where a condition is reached for sure, those where it can only be one thing.
 
-    def __init__(self, solver: Solver, cls: Class, result: Node) -> None:
-        self.solver, self.cls, self.result = solver, cls, result
-
-    def __call__(self, value: Value, mask: int) -> None:
-        if value.kind in ("instance", "class", "member"):
-            self.solver.add(self.result, self.solver.parent_of(self.cls, value), mask)
-
-
-class _Decorated:
-    """What a decorator gives takes the function's place beside it."""
-
-    __slots__ = ("function", "solver", "target")
-
-    def __init__(self, solver: Solver, target: Node, function: Value) -> None:
-        self.solver, self.target, self.function = solver, target, function
-
-    def __call__(self, value: Value, mask: int) -> None:
-        # A decorator that gives back what it takes gives back all that it decorates elsewhere too.
-        wraps = value.function is not None and value.function.parent is not None
-        if value is not self.function and (wraps or value.kind == "instance"):
-            self.solver.add(self.target, value, mask)
+    ``other`` has the worlds in which it can be the other. A generation's worlds on a CPU go
+    together: where one of them lacks proof only, nothing is sure.
+    """
+    for worlds in GENERATION.values():
+        if other & worlds & ON_CPU:
+            certain &= ~worlds
+    return certain
 
 
-class _NotClasses:
-    __slots__ = ("into", "solver")
-
-    def __init__(self, solver: Solver, into: Node) -> None:
-        self.solver, self.into = solver, into
-
-    def __call__(self, value: Value, mask: int) -> None:
-        if value.kind != "class":
-            self.solver.add(self.into, value, mask)
-
-
-class _ByString:
-    __slots__ = ("call", "solver")
-
-    def __init__(self, solver: Solver, call: CallUse) -> None:
-        self.solver, self.call = solver, call
-
-    def __call__(self, value: Value, mask: int) -> None:
-        mask &= self.call.guard.mask
-        if mask and value.kind == "text":
-            self.solver.by_string(self.call, value.name, self.call.result, mask)
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a simple statement binds."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield target.id
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            yield name
+        case ast.ImportFrom(names=names):
+            for alias in names:
+                yield alias.asname or alias.name
+        case _:
+            pass
 
 
 def _place(function: Function) -> Place:

@@ -16,18 +16,19 @@ from contextlib import contextmanager
 from conformance.surface import torch_api
 from conformance.surface.contexts import entry_names, is_async_output
 from conformance.surface.folding import Folder
+from conformance.surface.graph import FREE, CallUse, Node, Value
 from conformance.surface.model import Inventory
-from conformance.surface.program import Class, Function, Program
+from conformance.surface.program import Class, Function, Program, speaks_of_device
 from conformance.surface.registry import (
     imported_names,
     named_modules,
     source,
-    speaks_of_device,
 )
 from conformance.surface.rows import Starts, rows
-from conformance.surface.solver import FREE, CallUse, Node, Solver, Value
+from conformance.surface.solver import Solver
 from conformance.surface.sources import SourceTree
 from conformance.surface.typing_hints import Hints
+from conformance.surface.unset import leave_out_unset
 from conformance.surface.upstream import Upstream
 from conformance.surface.visitor import Visitor
 from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
@@ -100,8 +101,8 @@ def walk(tree: SourceTree) -> Inventory:
 class _Walk:
     def __init__(self, tree: SourceTree) -> None:
         self.program = Program(tree)
-        folder = Folder(self.program)
-        self.solver = Solver(self.program, Visitor(folder))
+        self.folder = Folder(self.program)
+        self.solver = Solver(self.program, Visitor(self.folder))
         self.hints = Hints(self.solver)
         self.starts = {"v1": Starts([], []), "v2": Starts([], [])}
         self.upstream = Upstream(self.program)
@@ -113,6 +114,7 @@ class _Walk:
         self._driven: dict[tuple[Class, str], int] = {}
         self._named: set[str] = set()
         self._supposed: set[Class] = set()
+        self._tabled: dict[tuple[str, int], int] = {}
         self._platforms()
 
     def run(self) -> None:
@@ -123,6 +125,7 @@ class _Walk:
         everywhere = 0
         for generation, _ in runners:
             everywhere |= GENERATION[generation]
+        self.solver.driven.update(filter(None, (v1, v2, worker)))
         if worker is not None:
             self._import(worker, everywhere)
         for generation, runner in runners:
@@ -141,6 +144,7 @@ class _Walk:
             for name in entry_names(runner):
                 self._drive(runner, [name], GENERATION[generation], new=True)
         self._settle()
+        leave_out_unset(self.solver, self.folder)
 
     def _class(self, module_name: str, name: str, *, required: bool) -> Class | None:
         module = self.program.module(module_name)
@@ -175,10 +179,10 @@ class _Walk:
         """Import a class's module, so that its methods are there, and make an instance."""
         solver = self.solver
         for module in self.program.with_packages(cls.module.name):
-            solver.reach(module.body, mask)
+            solver.start(module.body, mask)
         for value, worlds in solver.platforms:
             assert value.cls is not None
-            solver.reach(value.cls.module.body, worlds & mask)
+            solver.start(value.cls.module.body, worlds & mask)
         solver.run()
         solver.make_live(cls, mask)
 
@@ -193,11 +197,12 @@ class _Walk:
         for name, node in found.items():
             solver.read(instance, mask, name, node)
         solver.run()
-        for value in [value for node in found.values() for value in node.values]:
+        for name, value in [(name, v) for name, node in found.items() for v in node.values]:
             method = value.function
             if method is None or (new and method.mask & mask):
                 continue
-            solver.reach(method, mask)
+            method.driven_as = method.driven_as or name
+            solver.start(method, mask)
             first = _first_parameter(method)
             if first is not None and value.receiver is not None:
                 solver.add(solver.parameter(method, first), value.receiver, mask)
@@ -252,7 +257,9 @@ class _Walk:
         All calls of a name meet in one hub, and the hub calls the methods.
         """
         solver = self.solver
-        changed = self._tables()
+        changed = self._tables() | self._operators()
+        for phase in ("load", "execute"):
+            self._table(phase)  # entry points may have come
         calls, solver.method_calls = self._unknown_calls + solver.method_calls, []
         self._unknown_calls = [call for call in calls if _says_little(call)]
         for call in self._unknown_calls:
@@ -343,6 +350,19 @@ class _Walk:
                     self._perhaps(model, everything=True)
         return changed
 
+    def _operators(self) -> bool:
+        """Operators that nothing calls: something may, when a model is executed."""
+        changed = False
+        for node in list(self.solver.operators.values()):
+            for value, worlds in list(node.values.items()):
+                mask = worlds & WITHOUT_PROOF
+                if value.function is not None and mask & ~value.function.mask:
+                    self.solver.call(
+                        self._table("execute"), value.function, 0, FREE, mask, by_name=True
+                    )
+                    changed = True
+        return changed
+
     def _perhaps(self, cls: Class, *, everything: bool) -> None:
         """A class that is perhaps made when a model is loaded, and run when one is executed."""
         if cls in self._supposed and not everything:
@@ -371,16 +391,14 @@ class _Walk:
 
     def _table(self, phase: str) -> Function:
         """The hub from which what tables name is called, in one phase."""
-        hub = self._hubs.get(f"{phase}_model")
         name = f"{phase}_model"
-        if hub is None:
-            hub = self._hub(name)
-            for start in self.starts.values():
-                for entry in start.entries:
-                    if entry.name == name:
-                        self.solver.call(
-                            entry, hub, entry.line, FREE, entry.mask & WITHOUT_PROOF, by_name=True
-                        )
+        hub = self._hub(name)
+        for start in self.starts.values():
+            for entry in start.entries[self._tabled.get((name, id(start)), 0) :]:
+                if entry.driven_as == name:
+                    mask = entry.mask & WITHOUT_PROOF
+                    self.solver.call(entry, hub, entry.line, FREE, mask, by_name=True)
+            self._tabled[name, id(start)] = len(start.entries)
         return hub
 
 

@@ -13,9 +13,10 @@ from tests.walker_cases import (
     launches,
     members,
     never,
+    proofs,
     spellings,
 )
 from tests.walker_cases.case import Case
 
-TABLES = (spellings, members, arguments, launches, calls, guards, contexts, never)
+TABLES = (spellings, members, arguments, launches, calls, guards, contexts, never, proofs)
 CASES: tuple[Case, ...] = tuple(case for table in TABLES for case in table.CASES)

@@ -952,4 +952,26 @@ CASES = (
                 return iter(())
         """,
     ),
+    in_execute(
+        "a function of torch's autograd",
+        """
+        Scaled.apply(items, device)
+        Plain.apply(items)
+        """,
+        """
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, device):
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call execute tier=resolved
+                device.notify()
+
+            @staticmethod
+            def backward(ctx, grad):
+                torch.cuda.empty_cache()
+
+        class Plain:
+            def forward(self):
+                torch.cuda.init()
+        """,
+    ),
 )

@@ -239,4 +239,70 @@ CASES = (
             """
         },
     ),
+    runner(
+        "entry points that a decorator wraps",
+        """
+        import functools
+
+        import torch
+
+        def checked(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                torch.cuda.init()  #! torch.cuda.init call init,execute,sample
+                return function(*args, **kwargs)
+
+            return wrapper
+
+        class GPUModelRunner:
+            @checked
+            def __init__(self):
+                torch.cuda.current_stream()  #! torch.cuda.current_stream call init
+
+            @checked
+            def execute_model(self):
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call execute
+
+            @checked
+            def sample_tokens(self):
+                torch.cuda.empty_cache()  #! torch.cuda.empty_cache call sample
+        """,
+    ),
+    runner(
+        "an operator runs where it is called, and not where it is registered",
+        """
+        import torch
+        import vllm.ops
+
+        class GPUModelRunner:
+            def execute_model(self, x):
+                torch.ops.vllm.first(x)
+
+            def sample_tokens(self, x):
+                torch.ops.vllm.second.default(x)
+        """,
+        {
+            "vllm/utils/torch_utils.py": """
+            def direct_register_custom_op(op_name, op_func, mutates_args=None, fake_impl=None):
+                library.impl(op_name, op_func)
+            """,
+            "vllm/ops.py": """
+            import torch
+            from vllm.utils.torch_utils import direct_register_custom_op
+
+            def _first(x):
+                torch.cuda.init()  #! torch.cuda.init call execute cpu=true tier=resolved
+
+            def _second(x):
+                torch.cuda.synchronize()  #! torch.cuda.synchronize call sample cpu=true
+
+            def _uncalled(x):
+                torch.cuda.empty_cache()  #! torch.cuda.empty_cache call execute cpu=unknown
+
+            direct_register_custom_op(op_name="first", op_func=_first)
+            direct_register_custom_op("second", _second)
+            direct_register_custom_op("uncalled", _uncalled)
+            """,
+        },
+    ),
 )

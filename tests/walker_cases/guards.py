@@ -571,6 +571,10 @@ CASES = (
                     torch.cuda.init()  #! torch.cuda.init call execute cpu=false
                 if self.parallel_config.enable_other:
                     torch.cuda.synchronize()  #! torch.cuda.synchronize call execute cpu=true
+                if self.parallel_config.sparse_config is not None:
+                    torch.cuda.init()  #! torch.cuda.init call execute cpu=false
+                if self.parallel_config.sparse_config is None:
+                    torch.cuda.init()  #! torch.cuda.init call execute cpu=true
         """,
         {
             "vllm/config/__init__.py": "",
@@ -583,8 +587,12 @@ CASES = (
             class ParallelConfig:
                 enable_eplb: bool = False
                 enable_other: bool = False
+                sparse_config: object = None
 
                 def check(self):
+                    if self.sparse_config is not None:
+                        if not current_platform.is_cuda():
+                            raise ValueError("only on a GPU")
                     if self.enable_eplb:
                         if not current_platform.is_cuda_alike():
                             raise ValueError("only on a GPU")

@@ -81,8 +81,6 @@ def both_names_set_the_current_stream() -> None:
     "torch.cuda.get_device_properties",
     "torch.cuda.DeviceProperties.multi_processor_count",
     "torch.cuda.DeviceProperties.gcnArchName",
-    "torch.cuda.DeviceProperties.major",
-    "torch.cuda.DeviceProperties.minor",
     gpu="multi_processor_count, major and minor are ints, the first at least 1",
 )
 def a_device_has_properties() -> None:
@@ -117,7 +115,6 @@ def a_device_has_a_name() -> None:
 @clause(
     "torch.cuda.device",
     "torch.cuda.MemPool",
-    "torch.cuda.memory.MemPool",
     "torch.cuda.memory.CUDAPluggableAllocator",
     gpu=_CLASSES,
     bare_holds=True,
@@ -132,16 +129,6 @@ def what_annotations_name_is_a_class() -> None:
     ):
         require(isinstance(cls, type), f"{name} is {cls!r}")
         require((cls | None) is not None, f"{name} | None is nothing")
-
-
-@clause("torch.cuda.cudart", gpu="a module through which the CUDA runtime is called")
-def the_runtime_is_a_module() -> None:
-    import types
-
-    import torch
-
-    runtime = torch.cuda.cudart()
-    require(isinstance(runtime, types.ModuleType), f"it is {runtime!r}")
 
 
 @clause("torch.cuda.current_blas_handle", gpu="a handle, an int that is not 0")

@@ -19,7 +19,6 @@ _OTHERS = (
     "is_xpu",
     "is_fp8_fnuz",
     "is_arch_support_pdl",
-    "is_cumem_allocator_available",
     "support_deep_gemm",
     "support_static_graph_mode",
     "supports_mx",
@@ -30,7 +29,6 @@ _OTHERS = (
 _QUESTIONS = (
     "can_update_inplace",
     "is_pin_memory_available",
-    "is_sleep_mode_available",
     "is_zen_cpu",
     "support_hybrid_kv_cache",
     "supports_fp8",

@@ -200,16 +200,6 @@ def _accelerators_current_stream(_: Any) -> Any:
     return stand_in_accelerator_current_stream
 
 
-def _accelerators_set_stream(_: Any) -> Any:
-    def stand_in_accelerator_set_stream(stream: Stream, /) -> None:
-        if stream is None:
-            raise TypeError("a stream is needed, not None")
-        # Through torch.cuda's name, where vLLM keeps its own record of the current stream.
-        torch.cuda.set_stream(stream)
-
-    return stand_in_accelerator_set_stream
-
-
 _GENERIC = "https://github.com/vllm-project/vllm/pull/58082"
 _CUDA_ONLY = "torch.cuda's streams exist on hosts without an accelerator"
 
@@ -255,15 +245,6 @@ PATCHES = (
         why="code that balances experts, and profiling hooks, name the current stream so; "
         "without an accelerator it raises RuntimeError",
         link=_GENERIC,
-        remove_when=_CUDA_ONLY,
-    ),
-    Patch(
-        target="torch.accelerator.set_stream",
-        build=_accelerators_set_stream,
-        why="code that balances experts makes its stream current so; "
-        "torch's own takes no stand-in for a stream, and raises TypeError",
-        link=_GENERIC,
-        versions="==0.31.*",
         remove_when=_CUDA_ONLY,
     ),
 )

@@ -346,6 +346,34 @@ def watch(
 
 
 @main.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option(
+    "--installed-only",
+    is_flag=True,
+    help="only what is shown by running the suite on the vLLM that is installed",
+)
+@click.option("--fetch", is_flag=True, help="read the sources of releases of which nothing is kept")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["table", "json", "markdown"]),
+    default="table",
+    show_default=True,
+)
+def replay(ids: tuple[str, ...], installed_only: bool, fetch: bool, format_: str) -> None:
+    """Hold the harness against faults of the past: red where they were, green where mended."""
+    from conformance.replay.command import Options, run
+
+    try:
+        with _said_if_slow("replaying ..."):
+            text, status = run(Options(ids, format_, installed_only, fetch))
+    except WrongUse as error:
+        _refuse(str(error))
+    click.echo(text, nl=False)
+    sys.exit(status)
+
+
+@main.command()
 @click.option("--mend", is_flag=True, help="write the metadata that the vllm command asks for")
 @click.option(
     "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True

@@ -90,7 +90,7 @@ def test_the_workflow_runs_ci_and_every_version():
 
 def test_tox_has_an_environment_for_every_supported_version():
     numbers = ",".join(name[1:] for name in ENVIRONMENTS)
-    assert tox_section("tox")["env_list"] == f"v{{{numbers}}}, tests"
+    assert tox_section("tox")["env_list"] == f"v{{{numbers}}}, tests, cuda0320"
     deps = tox_section("testenv")["deps"].split("\n")
     for name, version in ENVIRONMENTS.items():
         (line,) = (line for line in deps if name in line.partition(":")[0].split(","))

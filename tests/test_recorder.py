@@ -80,6 +80,8 @@ def changed(before: dict[str, Any]) -> list[str]:
 @pytest.fixture
 def recorder() -> Iterator[Recorder]:
     """A recorder after which everything is the identical object."""
+    import torch._dynamo  # noqa: F401  # which the register imports, and which imports much
+
     before = snapshot()
     yield Recorder()
     assert changed(before) == []

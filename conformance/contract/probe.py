@@ -58,6 +58,7 @@ def held(
     torch.set_num_threads(1)
     put_in_place("ours")
     rows = [row for row in contract_of_installed(generation).rows if key(row) in names]
+    journal.result("cut", sorted(_replaced(generation)))
     if plant is not None:
         module, _, function = plant.partition(":")
         getattr(importlib.import_module(module), function)()

@@ -14,29 +14,12 @@ from typing import Any
 from conformance.contract.attributes import ATTRIBUTE, Attribute, resolve
 from conformance.contract.clause import Diverges, require
 from conformance.contract.platforms import SAMPLES
-from conformance.contract.reached import Shape
+from conformance.contract.reached import COMPILER_OPTIONS, Shape
 from conformance.contract.rows import ContractRow
 from conformance.surface.model import Row
 
 _WRITTEN = re.compile(r"(?:return\s+)?([A-Za-z_][\w.]*)\s*[\[(]")
 """How a launch is written: a name, and then its grid or its arguments."""
-
-_COMPILER_OPTIONS = {
-    "num_warps",
-    "num_stages",
-    "num_ctas",
-    "maxnreg",
-    "launch_cooperative_grid",
-    "launch_pdl",
-    "debug",
-    "enable_fp_fusion",
-    "waves_per_eu",
-    "matrix_instr_nonkdim",
-    "kpack",
-    "sanitize_overflow",
-    "instrumentation_mode",
-}
-"""Keywords of a launch that Triton's compilers for CUDA and HIP take (3.9), and no kernel."""
 
 
 class Refuses(RuntimeError):
@@ -220,7 +203,7 @@ def _takes_launch(launch: _Launch, shape: Shape) -> None:
             f"the kernel takes {list(names)}, and what runs in its place {list(own)}",
         )
         return
-    keywords = [name for name in shape.keywords if name not in _COMPILER_OPTIONS]
+    keywords = [name for name in shape.keywords if name not in COMPILER_OPTIONS]
     given = [*names[: shape.positional], *keywords]
     unknown = [name for name in keywords if name not in names]
     by = launch.module

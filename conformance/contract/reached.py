@@ -13,6 +13,23 @@ from conformance.surface.model import Call, Inventory, Row
 NO_ATTRIBUTES = ("device='cuda'", "pin_memory=True", "non_blocking=True")
 """What is on the surface as an argument: it has no object that could be looked up or called."""
 
+COMPILER_OPTIONS = {
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "maxnreg",
+    "launch_cooperative_grid",
+    "launch_pdl",
+    "debug",
+    "enable_fp_fusion",
+    "waves_per_eu",
+    "matrix_instr_nonkdim",
+    "kpack",
+    "sanitize_overflow",
+    "instrumentation_mode",
+}
+"""Keywords of a launch that Triton's compilers for CUDA and HIP take (3.9), and no kernel."""
+
 
 @dataclass(frozen=True, order=True)
 class Shape:

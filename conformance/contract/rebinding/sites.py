@@ -10,19 +10,11 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from conformance.contract.reached import COMPILER_OPTIONS
 from conformance.surface.inventory import known_path, load
 from conformance.surface.model import Row
 
 _NO_READ = ("annotation", "write")
-_LAUNCH_OPTIONS = {
-    "num_warps",
-    "num_stages",
-    "num_ctas",
-    "maxnreg",
-    "launch_cooperative_grid",
-    "launch_pdl",
-    "debug",
-}
 _CPU_BACKEND = re.compile(r"vllm[/.](v1[/.]worker[/.]cpu|platforms[/.]cpu)")
 
 
@@ -130,7 +122,7 @@ def misfit(signature: inspect.Signature, row: Row, *, leading: int = 0) -> str |
     positional = [text for text in row.call.positional if not text.startswith("*")]
     keywords = [text.partition("=")[0] for text in row.call.keywords if not text.startswith("*")]
     if row.kind == "launch":
-        keywords = [name for name in keywords if name not in _LAUNCH_OPTIONS]
+        keywords = [name for name in keywords if name not in COMPILER_OPTIONS]
     # What a starred argument brings is not known: whatever is still missing may be in it.
     starred = len(positional) + len(keywords) < len(row.call.positional) + len(row.call.keywords)
     bind = signature.bind_partial if starred else signature.bind

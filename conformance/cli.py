@@ -53,7 +53,8 @@ def main() -> None:
 @click.option(
     "--expectations",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="directory of <subject>.toml files that name the failures that are known",
+    help="directory of <subject>.toml files, or of directories <subject> with a file for each "
+    "fault, that name the failures that are known",
 )
 @click.option(
     "--report",

@@ -69,7 +69,7 @@ class ContractOutcomes:
         place = "bare" if subject.name == "bare" else "import" if context == "import" else "engine"
         if (subject.name, place) not in self._results:
             run = {"bare": self._bare, "import": self._import, "engine": self._engine}[place]
-            self._results[subject.name, place] = _to_its_end(lambda skip: run(subject, skip))
+            self._results[subject.name, place] = to_its_end(lambda skip: run(subject, skip))
         return self._results[subject.name, place]
 
     def _bare(self, subject: Subject, skip: list[str]) -> ChildRun:
@@ -96,26 +96,23 @@ class ContractOutcomes:
         )
 
 
-def _to_its_end(run: Callable[[list[str]], ChildRun]) -> dict[str, Any]:
-    """Run, and again without each row that ended the process; those rows are red."""
+def to_its_end(run: Callable[[list[str]], ChildRun]) -> dict[str, Any]:
+    """Run, and again without each row that ended the process; those rows are red.
+
+    ``run`` takes the keys of rows to leave out. A process that ends between rows, in vLLM's own
+    code, is not run again: the rows that it did not come to have no result.
+    """
     skip: list[str] = []
     crashed: dict[str, Any] = {}
     while True:
         done = run(skip)
-        results = {**done.results, **crashed, "failure": done.failure}
-        at = results.get(AT)
+        at = done.results.get(AT)
         ended = done.exit.signal is not None or done.exit.timed_out
-        if not (ended and at is not None and len(skip) < _CRASHES):
-            return results
+        if at is None or at in done.results or not ended or len(skip) == _CRASHES:
+            return {**done.results, **crashed, "failure": done.failure}
         skip.append(at)
-        for name in (f"{tier}|{at}" for tier in ("presence", "signature", "behaviour")):
-            if name not in results:
-                crashed[name] = {
-                    "kind": "wrong",
-                    "type": "crash",
-                    "message": done.failure or "the process ended",
-                    "traceback": "",
-                }
+        message = done.failure or "the process ended"
+        crashed[at] = {"kind": "wrong", "type": "crash", "message": message, "traceback": ""}
 
 
 def is_red(

@@ -23,6 +23,7 @@ from conformance.contract.rows import ContractRow
 from conformance.scenarios.child import Journal
 from conformance.scenarios.engine import ENGINE_DEFAULTS, watched_worker
 from conformance.scenarios.subjects import worker_argument
+from conformance.surface.upstream import calls_super
 
 _PHASES = {"load": "load", "profile": "profile", "execute": "execute", "sample": "sample"}
 _PHASES |= {"spec-decode": "spec-decode", "shutdown": "shutdown"}
@@ -38,12 +39,21 @@ def plain(journal: Journal, skip: list[str], generation: str = "v1") -> None:
 
     torch.set_num_threads(1)
     seen: dict[str, Any] = {}
-    for row in contract_of_installed(generation).rows:
-        same = f"{row.tier}|{row.name}{row.shape or ''}|{row.is_certain()}"
-        if row.id not in skip and same not in seen:
-            journal.result(AT, row.id)
+    rows = contract_of_installed(generation).rows
+    ended = {_same(row) for row in rows if key(row) in skip}
+    for row in rows:
+        same = _same(row)
+        if same in ended:
+            continue  # a row that was not checked has no result; None would say that it holds
+        if same not in seen:
+            journal.result(AT, key(row))
             seen[same] = outcome_of(row)
-        journal.result(key(row), seen.get(same))
+        journal.result(key(row), seen[same])
+
+
+def _same(row: ContractRow) -> str:
+    """What a row asks, in whatever context."""
+    return f"{row.tier}|{row.name}{row.shape or ''}|{row.is_certain()}"
 
 
 def held(
@@ -103,11 +113,16 @@ def engine(
 
     journal.enter_hooks.append(enter)
     with _before_construction(lambda: reach("init")), watched_worker(journal, None) as workers:
-        with journal.phase_of("engine"):
-            llm = LLM(model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation)
+        try:
+            with journal.phase_of("engine"):
+                llm = LLM(
+                    model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation
+                )
+        finally:
+            # Of an engine that could not be made too: what was checked until then is judged by it.
+            journal.result("cut", sorted({*_overridden(workers), *_replaced(generation)}))
         with ExitStack() as stack:
             stack.callback(lambda: llm.llm_engine.engine_core.shutdown())
-            journal.result("cut", sorted({*_overridden(workers), *_replaced(generation)}))
             with journal.phase_of("generate"):
                 llm.generate(
                     [{"prompt_token_ids": [61, 62, 63, 61, 62, 63, 61, 62]}],
@@ -126,8 +141,8 @@ def _check(journal: Journal, context: str, skip: Iterable[str], generation: str)
     try:
         with _stream() if context == "stream" else nullcontext():
             for row in rows:
-                if row.id not in skip:
-                    journal.result(AT, row.id)
+                if key(row) not in skip:
+                    journal.result(AT, key(row))
                     journal.result(key(row), outcome_of(row))
     except Exception as error:  # the stream's context, which every row of it needs
         wrong = {"kind": "raises", "type": type(error).__name__, "message": str(error)}
@@ -231,11 +246,4 @@ def _calls_super(function: Any, name: str) -> bool:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return False
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Name)
-        and node.value.func.id == "super"
-        for node in ast.walk(tree)
-    )
+    return calls_super(tree, name)

@@ -80,16 +80,17 @@ class Upstream:
         for statement in cls.node.body:
             if isinstance(statement, ast.FunctionDef):
                 module.restore(statement)
-                if not _calls_super(statement):
+                if not calls_super(statement, statement.name):
                     yield statement.name
 
 
-def _calls_super(function: ast.FunctionDef) -> bool:
+def calls_super(tree: ast.AST, name: str) -> bool:
+    """Whether a method's source hands over to its base's method of that name."""
     return any(
         isinstance(node, ast.Attribute)
-        and node.attr == function.name
+        and node.attr == name
         and isinstance(node.value, ast.Call)
         and isinstance(node.value.func, ast.Name)
         and node.value.func.id == "super"
-        for node in ast.walk(function)
+        for node in ast.walk(tree)
     )

@@ -59,6 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="directory of <subject>.toml files that name the failures that are known",
     )
     group.addoption(
+        "--nightly",
+        action="store_true",
+        help="run what takes too long for every change as well, and draw more inputs",
+    )
+    group.addoption(
         "--conformance-report", metavar="DIR", help="write results.json into this directory"
     )
 
@@ -71,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "rows(tier): the check is made for each row of a tier of the contract",
         "bare_holds: unpatched torch passes this check too",
         "real: runs the model that comes from the package index",
+        "nightly: takes long, and is left out without --nightly",
     ):
         config.addinivalue_line("markers", line)
     try:
@@ -86,10 +92,19 @@ def pytest_configure(config: pytest.Config) -> None:
             "python": platform.python_version(),
             "platform": platform.platform(),
             "cpus": str(len(os.sched_getaffinity(0))),
+            "selected": _selected(config),
         },
         subjects=tuple(subject.name for subject in subjects),
     )
     config.stash[_BEGUN] = time.monotonic()
+
+
+def _selected(config: pytest.Config) -> str:
+    """Return ``all``, or the options by which this session runs a part of the checks."""
+    options = {"-k": config.option.keyword, "-m": config.option.markexpr}
+    chosen = [f'{name} "{value}"' for name, value in options.items() if value]
+    chosen += [Path(name).name for name in config.args if "::" in name or name.endswith(".py")]
+    return " ".join(chosen) or "all"
 
 
 def subjects_of(config: pytest.Config) -> list[Subject]:
@@ -138,6 +153,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     First of all plugins: an expectation is held against every check, and not only the selected.
     """
+    _mark_known_failures(config, items)
+    if not config.getoption("--nightly"):
+        later = [item for item in items if item.get_closest_marker("nightly")]
+        if later:
+            config.hook.pytest_deselected(items=later)
+            items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def _mark_known_failures(config: pytest.Config, items: list[pytest.Item]) -> None:
     checks = [(item, subject) for item in items if (subject := _subject(item)) is not None]
     if not checks:
         return

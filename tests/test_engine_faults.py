@@ -34,16 +34,12 @@ FAULTS = (
         "engine::the_current_stream_outlasts_the_engines_own_contexts",
     ),
     ("SeesNoMemory", "greedy", "engine::the_memory_that_a_worker_sees_is_plausible"),
-    ("SwapsTokens", "greedy", "engine::tokens_agree_with_transformers"),
-    ("AnswersByTheBatch", "greedy", "engine::a_batch_gives_a_request_what_it_gets_alone"),
-    ("ForgetsSeeds", "sampling", "engine::a_seeded_request_repeats"),
-    ("IgnoresSeeds", "sampling", "engine::a_seeded_request_repeats"),
-    (
-        "ForgetsSeeds",
-        "sampling",
-        "engine::a_seeded_request_does_not_depend_on_its_neighbours",
-    ),
-    ("ShiftsLogprobs", "greedy", "engine::logprobs_agree_with_transformers"),
+    ("SwapsTokens", "greedy", "engine::tokens_agree_with_transformers[single]"),
+    ("AnswersByTheBatch", "greedy", "engine::requests_get_the_same_tokens_again[batch]"),
+    ("ForgetsSeeds", "sampling", "engine::requests_get_the_same_tokens_again[again]"),
+    ("IgnoresSeeds", "sampling", "engine::another_seed_gives_other_tokens"),
+    ("ForgetsSeeds", "sampling", "engine::requests_get_the_same_tokens_again[alone]"),
+    ("ShiftsLogprobs", "greedy", "engine::logprobs_agree_with_transformers[single]"),
     ("DraftsNothingGood", "spec-draft", "engine::drafts_are_made_and_some_are_accepted"),
     ("BuildsAnother", "greedy", "engine::the_worker_and_the_runner_are_the_subjects"),
 )
@@ -72,13 +68,14 @@ def test_a_faulty_runner_is_found(worker: str, scenario: str, check: str, runs: 
     subject = parse_subject(f"tests.faults.engines:{worker}")
     run = runs.observe(subject, SCENARIO[scenario])
     module, _, name = check.partition("::")
+    name, _, step = name.rstrip("]").partition("[")
     function = getattr(importlib.import_module(f"conformance.suite.test_{module}"), f"test_{name}")
     offered: dict[str, Any] = {
         "run": run,
         "completed": run,
         "subject": subject,
         "scenario": SCENARIO[scenario],
-        "step": SCENARIO[scenario].steps[0].name,
+        "step": step,
         "runs": runs,
         "record_property": lambda name, value: None,
         "finding": _finding,

@@ -15,6 +15,7 @@ from typing import Any
 
 from conformance.scenarios import extension
 from conformance.scenarios.child import Journal
+from conformance.scenarios.driving import drive
 from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder, held_copies
 
@@ -72,10 +73,12 @@ def run(
     model: str,
     draft: str | None,
     worker_cls: str | None,
+    adapters: dict[str, str] | None = None,
     fault: dict[str, Any] | None = None,
 ) -> None:
     """Run a scenario's engines one after the other, and report what each of them shows.
 
+    ``model``, ``draft`` and ``adapters`` (by recipe) are the paths of checkpoints.
     ``fault`` plants one: ``{"phase": ..., "signal": ...}`` ends the process in the named phase, and
     ``{"phase": ..., "sleep": seconds}`` holds it there.
     """
@@ -93,8 +96,9 @@ def run(
     journal.result("held_copies", held_copies())
     try:
         with recorder.recording() if eager else nullcontext():
-            for number in range(scenario["engines"]):
-                _run_engine(journal, scenario, model, draft, worker, fault, number)
+            for variant in scenario["variants"]:
+                arguments = _arguments(scenario, variant, draft) | worker
+                _run_engine(journal, scenario, model, arguments, adapters or {}, fault, variant)
     finally:
         journal.result("touches", [asdict(touch) for touch in recorder.touches])
     journal.result("torch_threads", [scenario["threads"], torch.get_num_threads()])
@@ -108,31 +112,38 @@ def run(
     journal.result("patches_left", _changed(before, _torch_names()))
 
 
+def _arguments(scenario: dict[str, Any], variant: str, draft: str | None) -> dict[str, Any]:
+    """The arguments of ``LLM`` for one of a scenario's engines, but for the model and the worker.
+
+    A draft model is named where there is one; a variant may have no speculation at all.
+    """
+    arguments = {**ENGINE_DEFAULTS, "worker_extension_cls": extension.PATH, **scenario["engine"]}
+    if scenario["speculative"]:
+        arguments["speculative_config"] = scenario["speculative"]
+    arguments |= scenario["variants"][variant]
+    if arguments.get("speculative_config") and draft:
+        arguments["speculative_config"] = {**arguments["speculative_config"], "model": draft}
+    return arguments
+
+
 def _run_engine(
     journal: Journal,
     scenario: dict[str, Any],
     model: str,
-    draft: str | None,
-    worker: dict[str, str],
+    arguments: dict[str, Any],
+    adapters: dict[str, str],
     fault: dict[str, Any] | None,
-    number: int,
+    variant: str,
 ) -> None:
     from vllm import LLM
 
-    arguments = {**ENGINE_DEFAULTS, "worker_extension_cls": extension.PATH}
-    arguments |= {**scenario["engine"], **worker}
-    if scenario["speculative"]:
-        arguments["speculative_config"] = {
-            **scenario["speculative"],
-            **({"model": draft} if draft else {}),
-        }
-    suffix = f"#{number}" if number else ""
+    suffix = f"#{variant}" if variant else ""
     with watched_worker(journal, fault) as workers:
         with journal.phase_of("engine"):
             llm = LLM(model=model, **arguments)
         for step in scenario["steps"]:
             with journal.phase_of("generate"), _stream_context(journal, step):
-                journal.result(step["name"] + suffix, _generate(llm, step))
+                journal.result(step["name"] + suffix, drive(llm, step, adapters))
         journal.result("acceptance" + suffix, _acceptance(llm))
         memory = llm.collective_rpc("conformance_memory_info")
         journal.result("memory_info" + suffix, memory)
@@ -149,27 +160,6 @@ def _run_engine(
                 for worker in workers
             ],
         )
-
-
-def _generate(llm: Any, step: dict[str, Any]) -> list[dict[str, Any]]:
-    from vllm import SamplingParams
-
-    outputs = llm.generate(
-        [{"prompt_token_ids": request["prompt"]} for request in step["requests"]],
-        [SamplingParams(detokenize=False, **dict(r["sampling"])) for r in step["requests"]],
-        use_tqdm=False,
-    )
-    return [
-        {
-            "prompt": list(output.prompt_token_ids),
-            "tokens": list(output.outputs[0].token_ids),
-            "logprobs": [
-                {token: entry.logprob for token, entry in position.items()}
-                for position in output.outputs[0].logprobs or []
-            ],
-        }
-        for output in outputs
-    ]
 
 
 @contextmanager

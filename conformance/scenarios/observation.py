@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from conformance.surface.recorder import Touch
@@ -119,24 +120,62 @@ class ChildRun:
         }
 
 
+Logprobs = tuple[dict[int, float], ...]
+"""By position: token id to log-probability, in nats."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One of the texts that a request got."""
+
+    tokens: tuple[int, ...]
+    text: str = ""
+    logprobs: Logprobs = ()
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Completion:
+        """Read what `driving.generate.described` wrote."""
+        return cls(
+            tokens=tuple(data["tokens"]),
+            text=data["text"],
+            logprobs=_logprobs(data["logprobs"]),
+            finish_reason=data["finish_reason"],
+            stop_reason=data["stop_reason"],
+        )
+
+
 @dataclass(frozen=True)
 class Generation:
-    """What one request got: tokens, and per position the log-probability of each reported id."""
+    """What one request got: its first completion's tokens and log-probabilities, and the rest.
+
+    ``prompt_logprobs`` has an empty first position where they were asked for, and nothing
+    otherwise. ``cached`` is how many tokens of the prompt came from the prefix cache.
+    """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    logprobs: tuple[dict[int, float], ...] = field(default=())
+    logprobs: Logprobs = ()
+    prompt_logprobs: Logprobs = ()
+    cached: int | None = None
+    completions: tuple[Completion, ...] = ()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
-        """Read what `to_json` wrote; JSON has no integer keys."""
+        """Read what `driving.generate.described` wrote; JSON has no integer keys."""
         return cls(
             prompt=tuple(data["prompt"]),
             tokens=tuple(data["tokens"]),
-            logprobs=tuple(
-                {int(token): value for token, value in step.items()} for step in data["logprobs"]
-            ),
+            logprobs=_logprobs(data["logprobs"]),
+            prompt_logprobs=_logprobs(data.get("prompt_logprobs", ())),
+            cached=data.get("cached"),
+            completions=tuple(map(Completion.from_json, data.get("completions", ()))),
         )
+
+
+def _logprobs(rows: Iterable[dict[str, float]]) -> Logprobs:
+    return tuple({int(token): value for token, value in row.items()} for row in rows)
 
 
 def tail(text: str, lines: int = 25) -> str:

@@ -66,6 +66,8 @@ class Runs:
             "draft": str(self.model(scenario.draft)) if scenario.draft else None,
             "worker_cls": subject.worker_cls,
         }
+        if scenario.adapters:
+            arguments["adapters"] = {name: str(self.model(name)) for name in scenario.adapters}
         if fault is not None:
             arguments["fault"] = fault
         run = self.host.of(generation).run(

@@ -12,25 +12,32 @@ from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.smollm2 import PackageMissing
-from conformance.target import Subject
+from conformance.target import Subject, installed_versions
 
 
 @pytest.fixture
 def scenario(request: pytest.FixtureRequest) -> Scenario:
     """The scenario of a check: named by its marker, or by its parameter."""
     marker = request.node.get_closest_marker("scenario")
-    return SCENARIO[marker.args[0] if marker else request.param]
+    scenario = SCENARIO[marker.args[0] if marker else request.param]
+    if not scenario.exists_in(installed_versions().vllm or ""):
+        pytest.skip(f"vLLM {scenario.versions} has it")
+    return scenario
 
 
 @pytest.fixture
 def run(runs: Runs, subject: Subject, scenario: Scenario) -> ChildRun:
-    """The scenario's run for the subject, however it ended."""
+    """The scenario's run for the subject, however it ended; not where vLLM refuses it."""
     if subject.name == "bare" and scenario.in_worker_processes:
         pytest.skip("bare fails where its worker is made, in whichever process that is")
     try:
-        return runs.observe(subject, scenario)
+        run = runs.observe(subject, scenario)
     except PackageMissing as error:
         pytest.skip(f"not checked: {error}")
+    refusal = scenario.refusal(installed_versions().vllm or "", subject.name)
+    if refusal is not None and refusal.message in (run.failure or ""):
+        pytest.skip(f"vLLM refuses it: {refusal.message}")
+    return run
 
 
 @pytest.fixture

@@ -14,32 +14,21 @@ import pytest
 from conformance.scenarios.catalogue import SCENARIOS
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs, generations
-from conformance.scenarios.scenario import Scenario
-from conformance.target import RUNNER_WORKER, Subject
+from conformance.scenarios.scenario import TRANSFORMERS, Scenario
+from conformance.suite.cases import first_difference, of_scenario
+from conformance.target import RUNNER_WORKER, Subject, installed_versions
 
-_REAL = pytest.mark.real
-_EVERY = [pytest.param(s.name, marks=_REAL if s.name == "real" else ()) for s in SCENARIOS]
-_COMPARED = [
-    ("greedy", "single"),
-    ("greedy", "batch"),
-    ("sampling", "top-k-1"),
-    ("spec-ngram", "greedy"),
-    ("spec-ngram", "nucleus-of-1"),
-    ("spec-top-k", "top-k-1"),
-    ("spec-draft", "greedy"),
-    ("spec-draft", "nucleus-of-1"),
-    ("streams", "before"),
-    ("streams", "inside"),
-    ("two-engines", "batch"),
-    ("two-engines", "batch#1"),
-    ("tensor-parallel", "batch"),
-    ("real", "batch"),
+# A model is loaded from a package where the scenario is so marked.
+_EVERY = [of_scenario(s) for s in SCENARIOS]
+_RUNS = [(s, step, name) for s in SCENARIOS if s.kind == "engine" for step, name in s.runs]
+_COMPARED = [of_scenario(s, name) for s, step, name in _RUNS if step.against == TRANSFORMERS]
+_WITH_LOGPROBS = [
+    of_scenario(s, name)
+    for s, step, name in _RUNS
+    if step.against == TRANSFORMERS and step.logprobs is not None
 ]
-_WITH_LOGPROBS = [("greedy", "single"), ("greedy", "batch"), ("real", "batch")]
-
-
-def _cases(pairs: list[tuple[str, str]]) -> list[object]:
-    return [pytest.param(*pair, marks=_REAL if pair[0] == "real" else ()) for pair in pairs]
+_ALIKE = [of_scenario(s, name) for s, step, name in _RUNS if step.same_as]
+_VARIED = [of_scenario(s, step.name) for s in SCENARIOS if len(s.variants) > 1 for step in s.steps]
 
 
 @pytest.mark.parametrize("scenario", _EVERY, indirect=True)
@@ -55,10 +44,12 @@ def test_runs_from_start_to_exit(
     record_property("observation", json.dumps(observation))
     if run.failure is not None:
         finding(run.failure)
+    if refusal := scenario.refusal(installed_versions().vllm or "", subject.name):
+        finding(f"vLLM was to refuse {scenario.name} ({refusal.message!r}), and ran it")
 
 
 @pytest.mark.held_against("transformers, float64")
-@pytest.mark.parametrize(("scenario", "step"), _cases(_COMPARED), indirect=["scenario"])
+@pytest.mark.parametrize(("scenario", "step"), _COMPARED, indirect=["scenario"])
 def test_tokens_agree_with_transformers(
     completed: ChildRun,
     scenario: Scenario,
@@ -67,7 +58,7 @@ def test_tokens_agree_with_transformers(
     finding: Callable[[str], None],
 ) -> None:
     """Greedy decoding, and sampling that leaves one candidate, give the reference's tokens."""
-    judgements = runs.judge(scenario, step.partition("#")[0], generations(completed, step))
+    judgements = runs.judge(scenario, step, generations(completed, step))
     wrong = [
         f"request {number}: {judgement.tokens}"
         for number, judgement in enumerate(judgements)
@@ -78,7 +69,7 @@ def test_tokens_agree_with_transformers(
 
 
 @pytest.mark.held_against("transformers, float64")
-@pytest.mark.parametrize(("scenario", "step"), _cases(_WITH_LOGPROBS), indirect=["scenario"])
+@pytest.mark.parametrize(("scenario", "step"), _WITH_LOGPROBS, indirect=["scenario"])
 def test_logprobs_agree_with_transformers(
     completed: ChildRun,
     scenario: Scenario,
@@ -87,7 +78,9 @@ def test_logprobs_agree_with_transformers(
     finding: Callable[[str], None],
 ) -> None:
     """Every reported log-probability is within the measured bound of the reference's."""
-    judgements = runs.judge(scenario, step, generations(completed, step), top=5)
+    judgements = runs.judge(
+        scenario, step, generations(completed, step), top=scenario.step(step).logprobs
+    )
     wrong = [
         f"request {number}: {judgement.logprobs or 'no log-probabilities were returned'}"
         for number, judgement in enumerate(judgements)
@@ -97,39 +90,46 @@ def test_logprobs_agree_with_transformers(
         finding(f"{scenario.name}, {step}: {scenario.claim}\n  " + "\n  ".join(wrong))
 
 
-@pytest.mark.held_against("the request alone")
-@pytest.mark.scenario("greedy")
-def test_a_batch_gives_a_request_what_it_gets_alone(
+@pytest.mark.held_against("the same requests otherwise")
+@pytest.mark.parametrize(("scenario", "step"), _ALIKE, indirect=["scenario"])
+def test_requests_get_the_same_tokens_again(
+    completed: ChildRun, scenario: Scenario, step: str, finding: Callable[[str], None]
+) -> None:
+    """Alone or in a batch, once or again, whatever the neighbours: a request gets the same."""
+    suffix = step.removeprefix(scenario.step(step).name)
+    for other in scenario.step(step).same_as:
+        difference = first_difference(
+            (step, generations(completed, step)),
+            (other, generations(completed, other + suffix)),
+        )
+        if difference:
+            finding(f"{scenario.name}: {difference}")
+
+
+@pytest.mark.held_against("the same requests otherwise")
+@pytest.mark.parametrize(("scenario", "step"), _VARIED, indirect=["scenario"])
+def test_engines_that_differ_in_their_arguments_give_the_same_tokens(
+    completed: ChildRun, scenario: Scenario, step: str, finding: Callable[[str], None]
+) -> None:
+    """Caches, chunks and speculation change when a token is computed, and not which."""
+    names = [name for of, name in scenario.runs if of.name == step]
+    for other in names[1:]:
+        difference = first_difference(
+            (other, generations(completed, other)), (names[0], generations(completed, names[0]))
+        )
+        if difference:
+            finding(f"{scenario.name}: {difference}")
+
+
+@pytest.mark.held_against("two seeds")
+@pytest.mark.scenario("sampling")
+def test_another_seed_gives_other_tokens(
     completed: ChildRun, finding: Callable[[str], None]
 ) -> None:
-    """The first request's tokens are the same in a batch of four."""
-    alone, batched = generations(completed, "single")[0], generations(completed, "batch")[0]
-    if alone.tokens != batched.tokens:
-        finding(f"alone {alone.tokens}, in a batch {batched.tokens}")
-
-
-@pytest.mark.held_against("the same request again")
-@pytest.mark.scenario("sampling")
-def test_a_seeded_request_repeats(completed: ChildRun, finding: Callable[[str], None]) -> None:
-    """The same seed gives the same tokens a second time, and another seed gives others."""
-    first, again = generations(completed, "seeded"), generations(completed, "again")
-    other = generations(completed, "other seed")[0]
-    for number, (one, two) in enumerate(zip(first, again, strict=True)):
-        if one.tokens != two.tokens:
-            finding(f"request {number}: first {one.tokens}, again {two.tokens}")
-    if other.tokens == first[0].tokens:
+    """What a seeded request gets comes from its seed."""
+    first, other = generations(completed, "seeded")[0], generations(completed, "other seed")[0]
+    if other.tokens == first.tokens:
         finding(f"two seeds gave the same tokens, {other.tokens}")
-
-
-@pytest.mark.held_against("the request alone")
-@pytest.mark.scenario("sampling")
-def test_a_seeded_request_does_not_depend_on_its_neighbours(
-    completed: ChildRun, finding: Callable[[str], None]
-) -> None:
-    """The same seed gives the same tokens without the neighbours."""
-    among, alone = generations(completed, "seeded")[0], generations(completed, "alone")[0]
-    if among.tokens != alone.tokens:
-        finding(f"among others {among.tokens}, alone {alone.tokens}")
 
 
 @pytest.mark.parametrize("scenario", ["spec-ngram", "spec-draft"], indirect=True)

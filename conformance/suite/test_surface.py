@@ -14,6 +14,7 @@ from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.smollm2 import PackageMissing
+from conformance.suite.cases import of_scenario
 from conformance.surface.inventory import differences, inventory_of, known_path, load
 from conformance.surface.join import join
 from conformance.surface.model import Inventory
@@ -22,13 +23,8 @@ from conformance.surface.sources import open_source
 from conformance.target import Subject, WrongUse
 
 _LINES = 20
-_REAL = pytest.mark.real
 # The recorder sees its own process only.
-_RECORDED = [
-    pytest.param(s.name, marks=_REAL if s.name == "real" else ())
-    for s in SCENARIOS
-    if not s.in_worker_processes
-]
+_RECORDED = [of_scenario(s) for s in SCENARIOS if not s.in_worker_processes]
 _V2_RUNNER = "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
 _REFUSED = re.compile(r"Model Runner V2 does not yet support[^\[\n]*[^\[\s]")
 

@@ -1,21 +1,13 @@
-"""The scenarios: what is run, for every subject alike."""
+"""What every runner is for: greedy and sampled text, speculation, streams, workers, commands."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from conformance.scenarios.scenario import Request, Scenario, Step, requests
+from conformance.scenarios.catalogue.prompts import ECHOES, GREEDY, PROMPTS
+from conformance.scenarios.scenario import TRANSFORMERS, Request, Scenario, Step, requests
 
-_LONG = tuple((7 * i * i + 3 * i + 11) % 500 + 6 for i in range(60))
-_PROMPTS = ((17, 301, 44, 9, 260), (5,), _LONG, (400, 401, 402, 403, 404, 405, 406, 407, 408))
-# Prompts whose ends repeat their beginnings, so that looking back finds something to propose.
-_ECHOES = (
-    (61, 62, 63, 64, 65, 61, 62, 63, 64, 65, 61, 62),
-    (310, 12, 310, 12, 310, 12, 310, 12),
-    (99, 7, 7, 7, 7, 7, 7),
-)
-_GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True}
-_TOP_K_1: dict[str, Any] = {**_GREEDY, "temperature": 0.9, "top_k": 1, "seed": 7}
+_TOP_K_1: dict[str, Any] = {**GREEDY, "temperature": 0.9, "top_k": 1, "seed": 7}
 _NUCLEUS: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "max_tokens": 16, "ignore_eos": True}
 
 # "The capital of France is", "2 + 2 =", "Once upon a time" in SmolLM2's vocabulary.
@@ -30,7 +22,7 @@ def _seeded(seeds: tuple[int, ...], prompts: tuple[tuple[int, ...], ...]) -> tup
 
 
 # A nucleus so small that one candidate is left of it: sampling that has a single outcome.
-_NUCLEUS_OF_1: dict[str, Any] = {**_GREEDY, "temperature": 0.9, "top_p": 1e-6, "seed": 7}
+_NUCLEUS_OF_1: dict[str, Any] = {**GREEDY, "temperature": 0.9, "top_p": 1e-6, "seed": 7}
 
 _NGRAM: dict[str, Any] = {
     "method": "ngram",
@@ -39,8 +31,8 @@ _NGRAM: dict[str, Any] = {
     "prompt_lookup_min": 1,
 }
 _SPECULATION_STEPS = (
-    Step("greedy", requests(_ECHOES, **_GREEDY)),
-    Step("nucleus-of-1", requests(_ECHOES, **_NUCLEUS_OF_1)),
+    Step("greedy", requests(ECHOES, **GREEDY), against=TRANSFORMERS),
+    Step("nucleus-of-1", requests(ECHOES, **_NUCLEUS_OF_1), against=TRANSFORMERS),
 )
 
 SCENARIOS = (
@@ -49,8 +41,13 @@ SCENARIOS = (
         claim="greedy decoding with logprobs, alone and in a batch of mixed lengths",
         recipe="tiny-llama",
         steps=(
-            Step("single", requests(_PROMPTS[:1], logprobs=5, **_GREEDY)),
-            Step("batch", requests(_PROMPTS, logprobs=5, **_GREEDY)),
+            Step("single", requests(PROMPTS[:1], logprobs=5, **GREEDY), against=TRANSFORMERS),
+            Step(
+                "batch",
+                requests(PROMPTS, logprobs=5, **GREEDY),
+                against=TRANSFORMERS,
+                same_as=("single",),
+            ),
         ),
         threads=2,
     ),
@@ -59,11 +56,11 @@ SCENARIOS = (
         claim="seeded sampling, with neighbours and alone",
         recipe="tiny-llama",
         steps=(
-            Step("seeded", _seeded((1, 2, 3), _PROMPTS[:3])),
-            Step("again", _seeded((1, 2, 3), _PROMPTS[:3])),
-            Step("alone", _seeded((1,), _PROMPTS[:1])),
-            Step("other seed", _seeded((4,), _PROMPTS[:1])),
-            Step("top-k-1", requests(_PROMPTS, **_TOP_K_1)),
+            Step("seeded", _seeded((1, 2, 3), PROMPTS[:3])),
+            Step("again", _seeded((1, 2, 3), PROMPTS[:3]), same_as=("seeded",)),
+            Step("alone", _seeded((1,), PROMPTS[:1]), same_as=("seeded",)),
+            Step("other seed", _seeded((4,), PROMPTS[:1])),
+            Step("top-k-1", requests(PROMPTS, **_TOP_K_1), against=TRANSFORMERS),
         ),
     ),
     Scenario(
@@ -78,7 +75,7 @@ SCENARIOS = (
         claim="n-gram speculation with top-k sampling",
         recipe="tiny-llama",
         speculative=_NGRAM,
-        steps=(Step("top-k-1", requests(_ECHOES, **_TOP_K_1)),),
+        steps=(Step("top-k-1", requests(ECHOES, **_TOP_K_1), against=TRANSFORMERS),),
     ),
     Scenario(
         name="spec-draft",
@@ -95,23 +92,29 @@ SCENARIOS = (
         draft="tiny-llama-draft",
         speculative={"method": "draft_model", "num_speculative_tokens": 2},
         steps=(
-            Step("before", requests(_ECHOES[:1], **_GREEDY)),
-            Step("inside", requests(_ECHOES, **_GREEDY), inside_stream=True),
+            Step("before", requests(ECHOES[:1], **GREEDY), against=TRANSFORMERS),
+            Step(
+                "inside",
+                requests(ECHOES, **GREEDY),
+                inside_stream=True,
+                against=TRANSFORMERS,
+                same_as=("before",),
+            ),
         ),
     ),
     Scenario(
         name="two-engines",
         claim="two engines, one after the other, in one process",
         recipe="tiny-llama",
-        engines=2,
-        steps=(Step("batch", requests(_PROMPTS, **_GREEDY)),),
+        variants={"": {}, "1": {}},
+        steps=(Step("batch", requests(PROMPTS, **GREEDY), against=TRANSFORMERS),),
     ),
     Scenario(
         name="tensor-parallel",
         claim="two worker processes that share the model",
         recipe="tiny-llama",
         engine={"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
-        steps=(Step("batch", requests(_PROMPTS, **_GREEDY)),),
+        steps=(Step("batch", requests(PROMPTS, **GREEDY), against=TRANSFORMERS),),
         # vLLM binds one worker to each memory node by itself, and most hosts have a single one.
         environment={"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
         limit=240.0,
@@ -129,7 +132,7 @@ SCENARIOS = (
         claim="vllm serve: a completion, then SIGTERM",
         recipe="tiny-llama",
         kind="serve",
-        steps=(Step("completion", requests(_PROMPTS[:1], **_GREEDY)),),
+        steps=(Step("completion", requests(PROMPTS[:1], **GREEDY)),),
         environment={"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
         limit=240.0,
     ),
@@ -137,22 +140,8 @@ SCENARIOS = (
         name="real",
         claim="SmolLM2-135M, greedy with logprobs",
         recipe="smollm2-135m",
-        steps=(Step("batch", requests(_REAL_PROMPTS, logprobs=5, **_GREEDY)),),
+        steps=(Step("batch", requests(_REAL_PROMPTS, logprobs=5, **GREEDY), against=TRANSFORMERS),),
         threads=2,
         limit=300.0,
     ),
 )
-
-SCENARIO = {scenario.name: scenario for scenario in SCENARIOS}
-"""Every scenario by its name."""
-
-_ENTRIES = {
-    "engine": "conformance.scenarios.engine:run",
-    "bench": "conformance.scenarios.commands:bench",
-    "serve": "conformance.scenarios.commands:serve",
-}
-
-
-def entry_of(scenario: Scenario) -> str:
-    """Return the function that runs a scenario in a child process."""
-    return _ENTRIES[scenario.kind]

@@ -1,0 +1,7 @@
+"""Embeddings, classification, scores."""
+
+from __future__ import annotations
+
+from conformance.scenarios.scenario import Scenario
+
+SCENARIOS: tuple[Scenario, ...] = ()

@@ -375,6 +375,46 @@ def replay(ids: tuple[str, ...], installed_only: bool, fetch: bool, format_: str
 
 
 @main.command()
+@click.argument(
+    "results", nargs=-1, metavar="[RESULTS]...", type=click.Path(exists=True, path_type=Path)
+)
+@click.option(
+    "--data",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("fixtures/matrix.json"),
+    show_default=True,
+    help="the file of the merged results",
+)
+@click.option(
+    "--page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("docs/matrix.md"),
+    show_default=True,
+    help="the page that is made of it",
+)
+def matrix(results: tuple[Path, ...], data: Path, page: Path) -> None:
+    """Merge the RESULTS of several environments to one matrix, as data and as a page.
+
+    RESULTS are files that run wrote, or the folders that they lie in; without any, the page is
+    made anew from the data that is there.
+    """
+    from conformance.drift.files import write_whole
+    from conformance.report.matrix import load, merge, read_results
+    from conformance.report.matrix_page import to_markdown
+
+    try:
+        if results:
+            write_whole(data, merge(read_results(results)).to_text())
+        found = load(data)
+        write_whole(page, to_markdown(found))
+    except WrongUse as error:
+        _refuse(str(error))
+    labels = "; ".join(column.label for column in found.columns)
+    click.echo(f"{len(found.checks):,} checks in {len(found.columns)} environments ({labels})")
+    click.echo(f"{data}, {page}")
+
+
+@main.command()
 @click.option("--mend", is_flag=True, help="write the metadata that the vllm command asks for")
 @click.option(
     "--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True
@@ -408,29 +448,55 @@ def patches(format_: str) -> None:
 @main.command()
 @click.option(
     "--source",
-    type=click.Choice(["cuda"]),
-    default="cuda",
-    show_default=True,
-    help="what is recorded: torch's device API on this machine's GPU; no vLLM is needed",
+    type=click.Choice(["transformers", "cuda"]),
+    required=True,
+    help="transformers: what the scenarios' models generate, in float64, on this CPU. cuda: what "
+    "torch's device API does on this machine's GPU; no vLLM is needed",
+)
+@click.option(
+    "--recipe", "recipes", multiple=True, metavar="NAME", help="only this model (repeatable)"
 )
 @click.option(
     "--out",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("fixtures/references/cuda"),
+    default=Path("fixtures/references"),
     show_default=True,
-    help="directory of the recordings",
+    help="directory of the references; each source has a directory of its own there",
 )
-def record(source: str, directory: Path) -> None:
-    """Record what a real GPU does, with its provenance, to hold the contract against it."""
-    from conformance.references import recording
-
+def record(source: str, recipes: tuple[str, ...], directory: Path) -> None:
+    """Record reference outputs, with where they come from, for the checks to be held against."""
     try:
-        path = recording.record(directory)
+        (_record_cuda if source == "cuda" else _record_transformers)(recipes, directory)
     except WrongUse as error:
         _refuse(str(error))
+
+
+def _record_cuda(recipes: tuple[str, ...], directory: Path) -> None:
+    from conformance.references import recording
+
+    if recipes:
+        raise WrongUse("--recipe goes with --source transformers: leave it out.")
+    path = recording.record(directory / "cuda")
     states = [answer["state"] for answer in recording.load(path)["clauses"].values()]
     click.echo(f"{states.count('holds')} of {len(states)} clauses hold on this GPU: {path}")
+
+
+def _record_transformers(recipes: tuple[str, ...], directory: Path) -> None:
+    from conformance.cache import default_cache
+    from conformance.references.store import Store
+    from conformance.references.transformers_reference import ReferenceFailed
+    from conformance.scenarios.asking import record_transformers
+    from conformance.scenarios.smollm2 import PackageMissing
+
+    def say(text: str) -> None:
+        click.echo(text, err=True)
+
+    try:
+        written = record_transformers(recipes, Store(directory), default_cache(), say)
+    except (PackageMissing, ReferenceFailed) as error:
+        raise WrongUse(f"A reference cannot be computed here: {error}") from error
+    click.echo(f"{len(written)} references of transformers are recorded: {directory}")
 
 
 def _pytest(arguments: list[str], report: Path, *, quiet: bool) -> int:

@@ -10,6 +10,7 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import vllm
@@ -61,10 +62,6 @@ class CPUWorker(Worker):
                 distributed_init_method,
                 is_driver_worker=is_driver_worker,
             )
-            if self.use_v2_model_runner:
-                raise ValueError(
-                    "runner_under_test has no V2 model runner yet: set VLLM_USE_V2_MODEL_RUNNER=0."
-                )
         except BaseException:
             # No worker comes of it, so nobody will shut it down.
             self._release_patches()
@@ -91,7 +88,23 @@ class CPUWorker(Worker):
         )
         set_random_seed(self.model_config.seed)
         init_workspace_manager(self.device, 1)
-        self.model_runner = self.model_runner_class(self.vllm_config, self.device)
+        runner = self._v2_runner_class() if self.use_v2_model_runner else self.model_runner_class
+        self.model_runner = runner(self.vllm_config, self.device)
+
+    def _v2_runner_class(self) -> type[Any]:
+        """The V2 runner, whose modules need Triton and are imported where it is asked for only.
+
+        Raises:
+            ValueError: this worker serves with a V1 runner of somebody's own.
+        """
+        if self.model_runner_class is not CPUModelRunner:
+            raise ValueError(
+                f"{self.model_runner_class.__qualname__} is a V1 model runner: set "
+                "VLLM_USE_V2_MODEL_RUNNER=0."
+            )
+        from runner_under_test.model_runner_v2 import CPUModelRunner as CPUModelRunnerV2
+
+        return CPUModelRunnerV2
 
     @torch.inference_mode()
     def determine_available_memory(self) -> int:
@@ -130,7 +143,7 @@ class CPUWorker(Worker):
         seed = self.model_config.seed
         if "data_parallel_index" in inspect.signature(set_random_seed).parameters:
             set_random_seed(seed, self.parallel_config.data_parallel_index)
-        else:  # vLLM 0.30
+        else:  # up to vLLM 0.30
             set_random_seed(seed)
 
     def sleep(self, level: int = 1) -> None:

@@ -18,7 +18,8 @@ from conformance.scenarios.catalogue import SCENARIO
 from conformance.scenarios.host import Host, HostError
 from conformance.scenarios.observation import ChildRun, Exit, Phase, Raised
 from conformance.scenarios.runs import Runs
-from conformance.suite.test_surface import stopped, unknown_in_v2
+from conformance.suite.cases import V2_RUNNERS, stopped
+from conformance.suite.test_surface import unknown_in_v2
 from conformance.surface.join import join, sites
 from conformance.surface.model import Inventory, Row
 from conformance.surface.recorder import Touch
@@ -27,7 +28,7 @@ from conformance.target import parse_subject
 pytestmark = pytest.mark.xdist_group("host")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs the package triton")
 
-V2_RUNNER = "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
+V2_RUNNER = V2_RUNNERS["upstream"]
 UPSTREAM = parse_subject("upstream")
 
 
@@ -203,12 +204,12 @@ EMPTY = Inventory.of("0.99.0", [])
 
 @pytest.mark.parametrize("raised", [None, INTERPRETER])
 def test_a_run_whose_reads_are_on_the_v2_surface_is_no_finding(raised: Raised | None) -> None:
-    assert unknown_in_v2(SURFACE, run_of(TOUCH, raised=raised)) is None
+    assert unknown_in_v2(SURFACE, run_of(TOUCH, raised=raised), V2_RUNNER) is None
 
 
 def test_a_run_that_vllm_refuses_before_it_reads_anything_is_no_finding() -> None:
     run = run_of(raised=REFUSAL)
-    assert unknown_in_v2(EMPTY, run) is None
+    assert unknown_in_v2(EMPTY, run, V2_RUNNER) is None
     assert stopped(run) == (
         "vLLM refuses it: Model Runner V2 does not yet support: speculative method 'ngram'"
     )
@@ -232,7 +233,7 @@ def test_a_run_that_vllm_refuses_before_it_reads_anything_is_no_finding() -> Non
     ],
 )
 def test_what_fails_the_check(inventory: Inventory, run: ChildRun, finding: str) -> None:
-    text = unknown_in_v2(inventory, run)
+    text = unknown_in_v2(inventory, run, V2_RUNNER)
     assert text is not None and finding in text
 
 
@@ -272,7 +273,7 @@ def test_a_v2_run_gives_the_tokens_of_v1_and_misses_a_row_that_is_taken_out(
         assert one == two
 
     surface = inventory_for(second.touches)
-    assert unknown_in_v2(surface, second) is None
+    assert unknown_in_v2(surface, second, V2_RUNNER) is None
     for row in surface.rows:
         without = Inventory.of("0.99.0", [other for other in surface.rows if other != row])
         (missed,) = join(without, second.touches, "v2").dynamic_only
@@ -282,7 +283,7 @@ def test_a_v2_run_gives_the_tokens_of_v1_and_misses_a_row_that_is_taken_out(
             row.line,
         )
     wrong = replace(first, results={**first.results, "touches": second.results["touches"]})
-    assert "the engine was to build" in (unknown_in_v2(surface, wrong) or "")
+    assert "the engine was to build" in (unknown_in_v2(surface, wrong, V2_RUNNER) or "")
 
 
 @needs_triton

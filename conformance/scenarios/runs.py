@@ -49,7 +49,7 @@ class Runs:
     ) -> ChildRun:
         """Return the run of a scenario, made once unless it has an environment of its own.
 
-        ``generation`` is ``v1`` or ``v2``; of the subjects only upstream has a V2 runner.
+        ``generation`` is ``v1`` or ``v2``; of the subjects, upstream and ours have a V2 runner.
 
         Raises:
             HostError: that runner cannot run here.

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from conformance.scenarios import triton_backend
 from conformance.scenarios.catalogue import SCENARIO
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
 from conformance.scenarios.smollm2 import PackageMissing
+from conformance.suite.cases import V2_RUNNERS, stopped
 from conformance.target import Subject, installed_versions
 
 
@@ -46,6 +48,29 @@ def completed(run: ChildRun) -> ChildRun:
     if run.failure is not None:
         pytest.skip("not checked: the run did not complete")
     return run
+
+
+@pytest.fixture
+def v2_run(runs: Runs, subject: Subject, scenario: Scenario) -> ChildRun:
+    """The scenario's run under the subject's V2 runner, however it ended."""
+    if subject.name not in V2_RUNNERS:
+        pytest.skip(f"{subject.name} has no V2 runner")
+    if (problem := triton_backend.missing()) is not None:
+        pytest.skip(f"not checked: {problem}")
+    try:
+        return runs.observe(subject, scenario, generation="v2")
+    except PackageMissing as error:
+        pytest.skip(f"not checked: {error}")
+
+
+@pytest.fixture
+def completed_on_v2(v2_run: ChildRun) -> ChildRun:
+    """The V2 run, if it completed."""
+    if (reason := stopped(v2_run)) is not None:
+        pytest.skip(f"the V2 runner cannot run this here: {reason}")
+    if v2_run.failure is not None:
+        pytest.skip("not checked: the run did not complete")
+    return v2_run
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -13,8 +12,7 @@ from conformance.scenarios.catalogue import SCENARIOS
 from conformance.scenarios.observation import ChildRun
 from conformance.scenarios.runs import Runs
 from conformance.scenarios.scenario import Scenario
-from conformance.scenarios.smollm2 import PackageMissing
-from conformance.suite.cases import of_scenario
+from conformance.suite.cases import V2_RUNNERS, of_scenario, of_v2_scenario, stopped
 from conformance.surface.inventory import differences, inventory_of, known_path, load
 from conformance.surface.join import join
 from conformance.surface.model import Inventory
@@ -25,8 +23,7 @@ from conformance.target import Subject, WrongUse
 _LINES = 20
 # The recorder sees its own process only.
 _RECORDED = [of_scenario(s) for s in SCENARIOS if not s.in_worker_processes]
-_V2_RUNNER = "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
-_REFUSED = re.compile(r"Model Runner V2 does not yet support[^\[\n]*[^\[\s]")
+_RECORDED_ON_V2 = [of_v2_scenario(s) for s in SCENARIOS if not s.in_worker_processes]
 
 
 def changed(known: Inventory, found: Inventory) -> str | None:
@@ -53,25 +50,15 @@ def unknown(inventory: Inventory, touches: Iterable[Touch], generation: str = "v
     return "\n  ".join(join(inventory, touches, generation).sentences()) or None
 
 
-def stopped(run: ChildRun) -> str | None:
-    """Say why a V2 run had to end early, on account of this vLLM or Triton; None if it had not."""
-    for raised in (phase.raised for phase in run.phases if phase.raised):
-        if raised.type == "InterpreterError":
-            return f"Triton's interpreter stops at one of vLLM's kernels: {raised.message}"
-        if refused := _REFUSED.search(raised.message):
-            return f"vLLM refuses it: {refused[0]}"
-    return None
-
-
-def unknown_in_v2(inventory: Inventory, run: ChildRun) -> str | None:
+def unknown_in_v2(inventory: Inventory, run: ChildRun, runner: str) -> str | None:
     """Say what is wrong with a V2 run or its reads; of one that was stopped, those until then."""
     if stopped(run) is not None:
         return "\n  ".join(join(inventory, run.touches, "v2").sentences()) or None
     if run.failure is not None:
         return run.failure
     runners = {runner for _, runner in run.results["built"]}
-    if runners != {_V2_RUNNER}:
-        return f"the engine was to build {_V2_RUNNER}, and built {', '.join(sorted(runners))}"
+    if runners != {runner}:
+        return f"the engine was to build {runner}, and built {', '.join(sorted(runners))}"
     return unknown(inventory, run.touches, "v2")
 
 
@@ -134,25 +121,13 @@ def test_every_read_of_a_run_is_on_the_surface(
 
 
 @pytest.mark.held_against("the static surface")
-@pytest.mark.parametrize("scenario", _RECORDED, indirect=True)
+@pytest.mark.parametrize("scenario", _RECORDED_ON_V2, indirect=True)
 def test_every_read_of_a_v2_run_is_on_the_surface(
-    subject: Subject,
-    scenario: Scenario,
-    runs: Runs,
-    request: pytest.FixtureRequest,
-    finding: Callable[[str], None],
+    v2_run: ChildRun, subject: Subject, scenario: Scenario, request: pytest.FixtureRequest
 ) -> None:
-    """A run of vLLM's V2 runner reads nothing of the device that the walker does not know of."""
-    if subject.worker_cls is not None:
-        pytest.skip("of the V2 runner there is upstream's only")
-    if (problem := triton_backend.missing()) is not None:
-        pytest.skip(problem)
-    try:
-        run = runs.observe(subject, scenario, generation="v2")
-    except PackageMissing as error:
-        pytest.skip(f"not checked: {error}")
-    problem = unknown_in_v2(request.getfixturevalue("inventory"), run)
+    """A run of a V2 runner reads nothing of the device that the walker does not know of."""
+    problem = unknown_in_v2(request.getfixturevalue("inventory"), v2_run, V2_RUNNERS[subject.name])
     if problem is not None:
-        finding(f"{scenario.name}: {problem}")
-    if (reason := stopped(run)) is not None:
+        pytest.fail(f"{subject.name}: {scenario.name}: {problem}", pytrace=False)
+    if (reason := stopped(v2_run)) is not None:
         pytest.skip(f"the V2 runner cannot run this here: {reason}")

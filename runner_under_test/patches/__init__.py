@@ -19,6 +19,7 @@ from runner_under_test.patches import (
     sampling,
     streams,
     threads,
+    unified,
 )
 from runner_under_test.patches.patch import (
     AcceleratorPresent,
@@ -37,6 +38,7 @@ REGISTER = Register(
         *accelerator.PATCHES,
         *pinned.PATCHES,
         *threads.PATCHES,
+        *unified.PATCHES,
         *sampling.PATCHES,
         *loading.PATCHES,
         *embedding.PATCHES,

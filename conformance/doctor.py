@@ -21,12 +21,16 @@ from conformance.environment import (
     mend_vllm_metadata,
     read_environment,
 )
+from conformance.target import supports
+from runner_under_test import SUPPORTED_VLLM as RUNNER_SUPPORTS
 
 State = Literal["ok", "note", "missing", "broken"]
 
 SCHEMA = "vllm-conformance/doctor/1"
 MEND = "vllm-conformance doctor --mend"
 GIB = 1024**3
+TRITON_ASKS_FOR_VLLM = tuple(f"0.{minor}" for minor in range(24, 32))
+"""The releases whose search for Triton's backends ends where no distribution is named vllm."""
 MEMORY_NEEDED = 4 * GIB
 """About what two engine processes of tiny models take, with a full import of vLLM each."""
 DISK_NEEDED = 2 * GIB
@@ -125,14 +129,13 @@ def _vllm(environment: Environment) -> Row:
         )
     if not build.kernels:
         return Row(name, "broken", f"{found}, without compiled kernels", f"To mend it, {install}.")
-    if build.release not in SUPPORTED_VLLM:
+    if not supports(build.version):
         return Row(
             name,
             "note",
             found,
-            "The runner that ships here is written for "
-            f"{', '.join(SUPPORTED_VLLM)} and refuses any other: test --subject upstream or your "
-            "own, or install one of these.",
+            f"The runner that ships here supports vLLM {RUNNER_SUPPORTS} and refuses any other: "
+            "test --subject upstream or your own, or install one of these.",
         )
     return Row(name, "ok", found)
 
@@ -246,7 +249,7 @@ def _vllm_command(environment: Environment) -> Row:
         return Row(name, "note", "none without vLLM")
     if not names:
         affected = "`vllm`, `vllm serve`, `vllm bench`, and batches stop at once"
-        if build.release in ("0.30", "0.31"):
+        if build.release in TRITON_ASKS_FOR_VLLM:
             affected += ", and vLLM switches Triton off even where it has a CPU backend"
         return Row(
             name,

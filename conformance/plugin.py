@@ -28,7 +28,9 @@ from conformance.target import (
     WrongUse,
     installed_versions,
     parse_subject,
+    require_supported,
     require_vllm,
+    unsupported,
 )
 
 EXPECTATIONS = FIXTURES / "expectations"
@@ -81,6 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     try:
         subjects = subjects_of(config)
+        require_supported(subjects)
         require_planted_fault(os.environ.get(FAULT_VARIABLE))
         if not Path(config.getoption("--expectations")).is_dir():
             raise WrongUse("--expectations names no directory: name one, or leave it out.")
@@ -190,6 +193,8 @@ def _mark_known_failures(config: pytest.Config, items: list[pytest.Item]) -> Non
         for check in expectation.checks:
             by_name.setdefault((expectation.subject, check), []).append(expectation)
     for item, subject in checks:
+        if (reason := unsupported(subject, version)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
         if subject.name == "bare" and not _bare_holds(item):
             item.add_marker(_known_failure("torch is not patched"))
         if by_name:
@@ -346,6 +351,9 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         return
     report.seconds = time.monotonic() - config.stash[_BEGUN]
     terminalreporter.section("conformance")
+    for subject in subjects_of(config):
+        if reason := unsupported(subject, installed_versions().vllm or ""):
+            terminalreporter.write_line(reason)
     terminalreporter.write_line(render(report))
     terminalreporter.write_line(verdict(report, failed=exitstatus not in (0, 5)))
     directory = config.getoption("--conformance-report")

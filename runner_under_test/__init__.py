@@ -7,5 +7,5 @@ Serve with it::
 
 from __future__ import annotations
 
-SUPPORTED_VLLM = ">=0.30,<0.33"
+SUPPORTED_VLLM = ">=0.27.1,<0.33"
 """The vLLM releases whose surface the patches cover (a PEP 440 specifier)."""

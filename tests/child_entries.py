@@ -73,7 +73,7 @@ def unsupported_version(journal: Any) -> None:
     from runner_under_test.worker import refuse_unsupported_version
 
     try:
-        refuse_unsupported_version("0.29.0")
+        refuse_unsupported_version("0.26.0")
     except RuntimeError as error:
         journal.result("message", str(error))
 

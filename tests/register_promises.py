@@ -16,7 +16,7 @@ from runner_under_test.patches.patch import (
     PatchError,
     PatchTargetMissing,
 )
-from runner_under_test.patches.register import Register, resolve
+from runner_under_test.patches.register import Register, is_needed, resolve
 
 
 def report(journal: Any) -> None:
@@ -37,6 +37,8 @@ def _bound() -> dict[str, Any]:
     """What is bound to each target, in its holder's own namespace and as it is read."""
     bound = {}
     for patch in REGISTER.patches:
+        if not is_needed(patch):
+            continue  # its target may belong to other versions only
         holder, attribute = resolve(patch.target)
         bound[patch.target] = (vars(holder).get(attribute), getattr(holder, attribute))
     return bound

@@ -13,8 +13,8 @@ from conformance.contract.rows import TIERS, Contract
 from conformance.surface.inventory import known_path, load
 from conformance.surface.model import Call, Inventory, Row
 
-_VERSIONS = ("0.30.0", "0.31.0", "0.32.0")
-_OTHERS = ("0.27.1", "0.28.0", "0.29.0", "0.33.0")
+_VERSIONS = ("0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0")
+_OTHERS = ("0.20.2", "0.21.0", "0.24.0", "0.26.0", "0.33.0")
 
 _SITE = Row(
     attribute="torch.cuda.Event",

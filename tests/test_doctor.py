@@ -129,7 +129,7 @@ CASES = {
         {"vllm": replace(BUILD, version="0.33.0")},
         "vLLM",
         "note",
-        "0.30, 0.31, 0.32",
+        ">=0.27.1,<0.33",
     ),
     "no torch": ({"torch": None}, "torch", "missing", "comes with vLLM"),
     "another torch": (

@@ -93,3 +93,24 @@ def test_zeroing_clears_the_pages_of_the_blocks_and_no_other_word(
         BLOCK_SIZE=1024,
     )
     assert [b.tolist() for b in buffers] == [w.tolist() for w in want]
+
+
+def test_zeroing_as_0_27_launches_it_clears_the_first_blocks_of_the_first_segments() -> None:
+    import torch
+
+    from runner_under_test.kernels.memory import zero_kv_blocks
+
+    buffers = [np.full(5 * page, 7, np.int32) for page in (4, 6, 8)]
+    zero_kv_blocks(
+        seg_addrs_ptr=torch.tensor([b.ctypes.data for b in buffers], dtype=torch.uint64),
+        seg_page_sizes_ptr=torch.tensor([4, 6, 8]),
+        block_ids_ptr=torch.tensor([3, 0, 1]),
+        n_blocks=2,
+        N_SEGS=2,
+        MAX_CHUNKS=3,
+        BLOCK_SIZE=2,
+    )
+    # A block is its page; block 1 and the third segment are beyond what the launch counts.
+    assert buffers[0].tolist() == [0] * 4 + [7] * 8 + [0] * 4 + [7] * 4
+    assert buffers[1].tolist() == [0] * 6 + [7] * 12 + [0] * 6 + [7] * 6
+    assert buffers[2].tolist() == [7] * 40

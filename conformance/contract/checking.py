@@ -8,7 +8,7 @@ import linecache
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.contract.attributes import ATTRIBUTE, Attribute, resolve
@@ -114,6 +114,8 @@ class _Launch:
     module: str
     kernel: Any
     helper: Any = None
+    unpacks: bool = False
+    """Whether it unpacks arguments (``*args``), so that its shape does not show all of them."""
 
 
 def _launches(row: ContractRow) -> Iterator[_Launch]:
@@ -128,7 +130,7 @@ def _launches(row: ContractRow) -> Iterator[_Launch]:
             continue
         try:
             module = importlib.import_module(site.module)
-            launch = _launch(module, site)
+            launch = replace(_launch(module, site), unpacks=_unpacks(site))
         except Exception as error:
             problems.append(f"{site.module}: {type(error).__name__}: {error}")
             continue
@@ -155,7 +157,24 @@ def _launch(module: Any, site: Row) -> _Launch:
                 return _Launch(site.module, value.kernel, value)
             if written[1].rpartition(".")[2] == path.rpartition(".")[2]:
                 return _Launch(site.module, value)
-    return _Launch(site.module, _walk(module, path))
+    return _Launch(site.module, _held(module, path))
+
+
+def _held(module: Any, path: str) -> Any:
+    """What a module has under a path; of a class that it has an object of, what the object has.
+
+    A launch through ``self`` reads the object, and a stand-in may have been put there.
+    """
+    owner, _, name = path.rpartition(".")
+    holder = _walk(module, owner) if owner else module
+    objects = [value for value in vars(module).values() if type(value) is holder]
+    return getattr(objects[0] if objects else holder, name)
+
+
+def _unpacks(site: Row) -> bool:
+    if site.call is None:
+        return False
+    return any(text.startswith("*") for text in (*site.call.positional, *site.call.keywords))
 
 
 def _walk(value: Any, path: str) -> Any:
@@ -211,17 +230,23 @@ def _takes_launch(launch: _Launch, shape: Shape) -> None:
     require(not unknown, f"{by} launches it with {', '.join(unknown)}, which it does not take")
     require(len(set(given)) == len(given), f"{by} gives it a parameter twice: {given}")
     if function is not kernel:
-        by_name = _binds(function, [], dict.fromkeys(given))
-        as_launched = _binds(function, [None] * shape.positional, dict.fromkeys(keywords))
+        all_given = not launch.unpacks
+        by_name = _binds(function, [], dict.fromkeys(given), all_given)
+        as_launched = _binds(
+            function, [None] * shape.positional, dict.fromkeys(keywords), all_given
+        )
         require(
             by_name or as_launched,
             f"{by} launches it as {shape}, and what runs in its place takes {list(own)}",
         )
 
 
-def _binds(function: Any, positional: list[Any], keywords: dict[str, Any]) -> bool:
+def _binds(
+    function: Any, positional: list[Any], keywords: dict[str, Any], all_given: bool = True
+) -> bool:
+    signature = inspect.signature(function)
     try:
-        inspect.signature(function).bind(*positional, **keywords)
+        (signature.bind if all_given else signature.bind_partial)(*positional, **keywords)
     except TypeError:
         return False
     return True

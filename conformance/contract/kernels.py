@@ -1,12 +1,13 @@
 """Kernels: what a launch of each Triton kernel of vLLM's runner leaves in memory.
 
-Every clause launches through the function or dispatcher that the runner itself calls, with the
-dtypes that it passes, and compares all of the outputs with literals. The literals were worked out
-by hand from the Triton source (the same in vLLM 0.30.0, 0.31.0 and 0.32.0 for what is asked here),
-not taken from a run; a line beside each of them says how. Triton's own interpreter, given the
-kernels of each of these releases, agrees with all of them but one: to bfloat16 it cuts float32 off,
-where a GPU rounds it. Before the launch, outputs and, where they are part of a larger buffer, what
-lies around them hold a poison that no kernel writes, so a missing store shows, and one too many.
+Every clause launches through the function or dispatcher that the runner itself calls, or as its
+call sites do (see `launches`), with the dtypes that it passes, and compares all of the outputs with
+literals. The literals were worked out by hand from the Triton source (the same in vLLM 0.20.2 to
+0.32.0 for what is asked here, but where a clause names versions), not taken from a run; a line
+beside each of them says how. Triton's own interpreter, given the kernels of 0.30.0, 0.31.0 and
+0.32.0, agrees with all of them but one: to bfloat16 it cuts float32 off, where a GPU rounds it.
+Before the launch, outputs and, where they are part of a larger buffer, what lies around them hold a
+poison that no kernel writes, so a missing store shows, and one too many.
 
 All values are exact in binary, and no case hangs on the order of an addition or on a tie, so any
 right implementation gives these very numbers and there is no tolerance.
@@ -18,12 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from conformance.contract import launches
 from conformance.contract.clause import clause, clauses_of, require, the_device
 
 # What outputs hold before a launch: bool ones hold True.
 _POISON = -77
 
-_SLOTS = "triton:ComputeSlotMappingKernel.kernel"
+_SLOTS = ("triton:ComputeSlotMappingKernel.kernel", "triton:_compute_slot_mapping_kernel")
 _EAGLE_STEP = "triton:eagle_step_slot_mapping_metadata_kernel"
 _EAGLE_INPUTS = "triton:eagle_prepare_inputs_padded_kernel"
 _EAGLE_NEXT = "triton:eagle_prepare_next_token_padded_kernel"
@@ -116,35 +118,37 @@ def _slot_mapping(
     return table.slot_mapping.gpu
 
 
-@clause(_SLOTS, gpu="slot = table[position // block size] * block size + position % block size")
+@clause(*_SLOTS, gpu="slot = table[position // block size] * block size + position % block size")
 def tokens_get_the_slots_of_their_blocks() -> None:
     slots = _slot_mapping([[5, 2, 9], [7, 3]], [0, 3, 5], [3, 4, 5, 0, 6])
     # 5*4+3, 2*4+0, 2*4+1; 7*4+0, 3*4+2.
     _holds("slots", slots, [23, 8, 9, 28, 14])
 
 
-@clause(_SLOTS, gpu="a request without tokens takes no slot, and the next one its own row")
+@clause(*_SLOTS, gpu="a request without tokens takes no slot, and the next one its own row")
 def a_request_without_tokens_takes_no_slot() -> None:
     slots = _slot_mapping([[5], [7], [3]], [0, 1, 1, 3], [1, 2, 3])
     # 5*4+1; nothing of block 7; 3*4+2, 3*4+3.
     _holds("slots", slots, [21, 14, 15])
 
 
-@clause(_SLOTS, gpu="the block number is widened to int64 before it is multiplied")
+@clause(*_SLOTS, gpu="the block number is widened to int64 before it is multiplied")
 def slots_beyond_32_bits_are_right() -> None:
     slots = _slot_mapping([[600_000_000], [1]], [0, 1, 2], [2, 1])
     # 600000000*4+2; 1*4+1.
     _holds("slots", slots, [2_400_000_002, 5])
 
 
-@clause(_SLOTS, gpu="a block may be divided into several entries of the table", versions="<0.32")
+@clause(*_SLOTS, gpu="a block may be divided into several entries of the table", versions="<0.32")
 def tokens_get_the_slots_of_divided_blocks() -> None:
     slots = _slot_mapping([[5, 2], [7]], [0, 3, 4], [1, 3, 6, 2], kernel_block_size=2)
     # Block b has entries 2b and 2b+1 of 2 tokens: 10*2+1, 11*2+1, 5*2+0; 15*2+0.
     _holds("slots", slots, [21, 23, 10, 30])
 
 
-@clause(_SLOTS, gpu="the last program stores -1 from the number of tokens to the end of the buffer")
+@clause(
+    *_SLOTS, gpu="the last program stores -1 from the number of tokens to the end of the buffer"
+)
 def slots_of_no_token_are_padding() -> None:
     slots = _slot_mapping([[5], [7]], [0, 2, 3], [0, 1, 2], padding=3)
     # 5*4+0, 5*4+1; 7*4+2; three more belong to no token.
@@ -199,10 +203,8 @@ def a_draft_step_may_update_positions_in_place() -> None:
 
 @clause(_EAGLE_INPUTS, gpu="rejected = drafts + 1 - valid, 0 without drafts; last token less them")
 def a_draft_starts_from_the_last_accepted_token() -> None:
-    from vllm.v1.spec_decode.utils import _eagle_prepare_inputs_padded
-
     indices, rejected = _poisoned(5), _poisoned(5)
-    _eagle_prepare_inputs_padded(
+    launches.eagle_prepare_inputs_padded(
         _int32(2, 2, 5), _int32(1, 0, 3), _int32(0, 3, 4, 8), indices[1:4], rejected[1:4], 3
     )
     # 2+1-1; no drafts, so 0 (not 0+1-0); 3+1-3.
@@ -213,11 +215,9 @@ def a_draft_starts_from_the_last_accepted_token() -> None:
 
 @clause(_EAGLE_NEXT, gpu="the last id that is not -1 and in the vocabulary, else the backup")
 def the_next_token_is_the_last_valid_one() -> None:
-    from vllm.v1.spec_decode.utils import _eagle_prepare_next_token_padded
-
     sampled = _int32([10, 11, -1], [12, 60, -1], [-1, -1, -1], [13, 14, 15], [16, 17, 18])
     tokens, counts = _poisoned(7), _poisoned(7)
-    _eagle_prepare_next_token_padded(
+    launches.eagle_prepare_next_token_padded(
         sampled,
         _bool(False, False, False, True, False),
         _int32(20, 21, 22, 23, 24, 25),
@@ -236,8 +236,6 @@ def the_next_token_is_the_last_valid_one() -> None:
 
 def _expanded_for_eagle(shift: bool, slots: int) -> tuple[Any, ...]:
     """Lay out a batch of 3 and 2 tokens, of which the third is rejected; 8 places of output."""
-    from vllm.v1.spec_decode.utils import _copy_and_expand_eagle_inputs
-
     outputs = (
         _poisoned(8),
         _poisoned(8, dtype="int64"),
@@ -245,7 +243,7 @@ def _expanded_for_eagle(shift: bool, slots: int) -> tuple[Any, ...]:
         _poisoned(8, dtype="bool"),
     )
     new, hidden = _poisoned(2 * slots + 2), _poisoned(7)
-    _copy_and_expand_eagle_inputs(
+    launches.copy_and_expand_eagle_inputs(
         target_token_ids_ptr=_int32(10, 11, 12, 20, 21),
         target_positions_ptr=_int64(5, 6, 7, 0, 1),
         next_token_ids_ptr=_int32(90, 91),
@@ -301,13 +299,11 @@ def parallel_drafts_follow_the_shifted_tokens() -> None:
 
 def _expanded_for_dflash(rejected: Any) -> tuple[Any, ...]:
     """Lay out contexts of 3 and 2 tokens and 3 queries each, in blocks of 4 tokens."""
-    from vllm.v1.spec_decode.utils import _copy_and_expand_dflash_inputs
-
     ids, indices = _poisoned(7), _poisoned(6)
     context, queries = _poisoned(6, dtype="int64"), _poisoned(7, dtype="int64")
     context_slots, query_slots = _poisoned(6, dtype="int64"), _poisoned(7, dtype="int64")
     table = _int32([5, 2, 9], [7, 3, 6])
-    _copy_and_expand_dflash_inputs(
+    launches.copy_and_expand_dflash_inputs(
         next_token_ids_ptr=_int32(90, 91),
         target_positions_ptr=_int64(5, 6, 7, 0, 1),
         out_input_ids_ptr=ids,
@@ -359,10 +355,8 @@ def dflash_queries_follow_the_last_valid_token() -> None:
 
 @clause(_GREEDY, gpu="the target's tokens up to the first that differs; the bonus if none does")
 def greedy_drafts_stay_until_the_target_differs() -> None:
-    from vllm.v1.sample.rejection_sampler import _rejection_greedy_sample
-
     output = _poisoned(5, 3)
-    _rejection_greedy_sample(
+    launches.rejection_greedy_sample(
         output[:4],
         _int32(2, 2, 4, 6),
         _int32(3, 4, 5, 6, 7, 8),
@@ -380,10 +374,8 @@ def greedy_drafts_stay_until_the_target_differs() -> None:
 
 @clause(_GREEDY, gpu="rows whose is_greedy is false stay as they are")
 def the_greedy_kernel_leaves_sampled_requests_alone() -> None:
-    from vllm.v1.sample.rejection_sampler import _rejection_greedy_sample
-
     output = _poisoned(3, 3)
-    _rejection_greedy_sample(
+    launches.rejection_greedy_sample(
         output,
         _int32(2, 4, 6),
         _int32(3, 4, 5, 6, 7, 8),
@@ -408,11 +400,9 @@ def _rejection_random(
     rates: Any = None,
 ) -> Any:
     """Decide about up to 2 drafts per request; bonus tokens 90 and on, recovered ones 60 and on."""
-    from vllm.v1.sample.rejection_sampler import _rejection_random_sample
-
     requests, tokens = counts.shape[0], drafts.shape[0]
     output = _poisoned(requests + 1, 3)
-    _rejection_random_sample(
+    launches.rejection_random_sample(
         output[:requests],
         counts,
         drafts,
@@ -509,10 +499,8 @@ def uniform_draws_are_compared_in_float64() -> None:
 
 @clause(_GREEDY, gpu="synthetic: uniform < the place's rate accepts, whatever the target says")
 def synthetic_acceptance_decides_for_greedy_requests() -> None:
-    from vllm.v1.sample.rejection_sampler import _rejection_greedy_sample
-
     output = _poisoned(4, 3)
-    _rejection_greedy_sample(
+    launches.rejection_greedy_sample(
         output[:3],
         _int32(2, 4, 5),
         _int32(3, 4, 5, 6, -1),
@@ -554,10 +542,8 @@ def synthetic_acceptance_decides_for_sampled_requests() -> None:
 
 def _expanded(values: Any, replace_from: int, replace_to: int) -> Any:
     """Expand values of requests with 2, 1, 0 and 3 tokens; two places more are nobody's."""
-    from vllm.v1.sample.rejection_sampler import _expand
-
     output = _poisoned(8, dtype=str(values.dtype).rpartition(".")[2])
-    _expand(output[1:7], values, _int32(2, 3, 3, 6), replace_from, replace_to)
+    launches.expand(output[1:7], values, _int32(2, 3, 3, 6), replace_from, replace_to)
     return output
 
 
@@ -584,10 +570,8 @@ def top_k_is_written_for_each_draft_token() -> None:
 
 def _recovered(drafts: Any, draft_probs: Any, target_probs: Any, noise: Any) -> Any:
     """Recover the tokens of two requests with 2 drafts and 1."""
-    from vllm.v1.sample.rejection_sampler import _sample_recovered_tokens
-
     output = _poisoned(5)
-    _sample_recovered_tokens(
+    launches.sample_recovered_tokens(
         output[1:4], _int32(2, 3), drafts, draft_probs, target_probs, noise, max_spec_len=2
     )
     return output
@@ -665,6 +649,7 @@ def a_state_may_move_down_over_itself() -> None:
 
 def _zeroed(spec: Any, blocks: list[int]) -> Any:
     """Zero blocks of a layer whose four pages of 8 floats are followed by 2 floats each."""
+    import inspect
     from types import SimpleNamespace
 
     import torch
@@ -672,17 +657,21 @@ def _zeroed(spec: Any, blocks: list[int]) -> Any:
 
     memory = torch.full((4, 10), float(_POISON))
     cache = memory.as_strided((4, 1, 2, 4), (10, 8, 4, 1))
+    # Up to vLLM 0.28 the backend says which dimension counts the blocks; later it is the first.
+    backend = SimpleNamespace(get_kv_cache_block_dim=lambda *_, **__: 0)
     group = AttentionGroup(
-        backend=None, layer_names=["layer"], kv_cache_spec=spec, kv_cache_group_id=0
+        backend=backend, layer_names=["layer"], kv_cache_spec=spec, kv_cache_group_id=0
     )
-    zeroer = KVBlockZeroer(
-        torch.device("cpu"),
-        attn_groups_iter=[group],
-        kernel_block_sizes=[2],
-        static_forward_context={"layer": SimpleNamespace(kv_cache=cache)},
-        num_blocks=4,
-        runner_only_attn_layers=set(),
-    )
+    options: dict[str, Any] = {
+        "attn_groups_iter": [group],
+        "kernel_block_sizes": [2],
+        "static_forward_context": {"layer": SimpleNamespace(kv_cache=cache)},
+        "runner_only_attn_layers": set(),
+    }
+    parameters = inspect.signature(KVBlockZeroer).parameters
+    options |= {"num_blocks": 4} if "num_blocks" in parameters else {}  # from vLLM 0.30 on
+    options |= {"cache_dtype": "auto"} if "cache_dtype" in parameters else {}  # up to vLLM 0.28
+    zeroer = KVBlockZeroer(torch.device("cpu"), **options)
     zeroer.zero_block_ids(blocks)
     return memory
 
@@ -692,16 +681,37 @@ _KEPT = [float(_POISON)] * 10
 _CLEARED = [0.0] * 8 + [float(_POISON)] * 2
 
 
-@clause(_ZERO, gpu="KVBlockZeroer clears the pages of the blocks it is given, and no other byte")
-def fresh_blocks_are_zeroed() -> None:
+def _full_attention() -> Any:
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-    spec = FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=2, dtype=torch.float32)
-    _holds("the cache", _zeroed(spec, [2, 0]), [_CLEARED, _KEPT, _CLEARED, _KEPT])
+    return FullAttentionSpec(block_size=2, num_kv_heads=1, head_size=2, dtype=torch.float32)
 
 
-@clause(_ZERO, gpu="KVBlockZeroer takes every group whose spec is an AttentionSpec")
+@clause(
+    _ZERO,
+    gpu="KVBlockZeroer clears the pages of the blocks it is given, and no other byte",
+    versions=">=0.28",
+)
+def fresh_blocks_are_zeroed() -> None:
+    _holds("the cache", _zeroed(_full_attention(), [2, 0]), [_CLEARED, _KEPT, _CLEARED, _KEPT])
+
+
+@clause(
+    _ZERO,
+    gpu="KVBlockZeroer clears the blocks it is given, each up to where the next begins",
+    versions="<0.28",
+)
+def fresh_blocks_are_zeroed_up_to_the_next() -> None:
+    cleared = [0.0] * 10
+    _holds("the cache", _zeroed(_full_attention(), [2, 0]), [cleared, _KEPT, cleared, _KEPT])
+
+
+@clause(
+    _ZERO,
+    gpu="KVBlockZeroer takes every group whose spec is an AttentionSpec",
+    versions=">=0.28",
+)
 def fresh_blocks_of_sliding_window_layers_are_zeroed() -> None:
     import torch
     from vllm.v1.kv_cache_interface import SlidingWindowSpec
@@ -717,6 +727,7 @@ def _mamba_context(states: list[Any], copies: tuple[Any, ...], tables: list[Any]
 
     It keeps the addresses of states and tables, and not these themselves.
     """
+    import inspect
     from types import SimpleNamespace
 
     import torch
@@ -739,11 +750,13 @@ def _mamba_context(states: list[Any], copies: tuple[Any, ...], tables: list[Any]
         kv_cache_tensors=[],
         kv_cache_groups=[KVCacheGroupSpec([name], spec) for name in names],
     )
-    functions = {MambaAttentionBackendEnum.MAMBA2: copies}
+    # Up to vLLM 0.28 all Mamba layers have the same functions.
+    per_layer = "copy_funcs" in inspect.signature(MambaSpecDecodeGPUContext.create).parameters
+    functions: Any = {MambaAttentionBackendEnum.MAMBA2: copies} if per_layer else copies
     context = MambaSpecDecodeGPUContext.create(
         max_num_reqs=5,
         kv_cache_config=config,
-        copy_funcs=functions,
+        **({"copy_funcs": functions} if per_layer else {"num_state_types": len(copies)}),
         device=device,
         make_buffer=lambda *size, dtype: CpuGpuBuffer(
             *size, dtype=dtype, device=device, pin_memory=False
@@ -757,12 +770,17 @@ def _mamba_context(states: list[Any], copies: tuple[Any, ...], tables: list[Any]
 
 def _page(block: int) -> list[int]:
     """A page of the cache below: a window of 3 tokens and 2 dimensions, a temporal state of 2
-    values, and a value that is nobody's."""
+    values, and what is nobody's."""
     return [*range(10 * block, 10 * block + 8), _POISON]
 
 
 def _pages(changed: dict[int, list[int]]) -> list[list[int]]:
-    return [changed.get(block, _page(block)) for block in range(13)]
+    """All pages, as they lie: two values are nobody's after the window, and two at the end.
+
+    Up to vLLM 0.27 temporal states must lie at multiples of 8 bytes.
+    """
+    pages = [changed.get(block, _page(block)) for block in range(13)]
+    return [[*page[:6], page[8], page[8], *page[6:8], page[8], page[8]] for page in pages]
 
 
 @contextmanager
@@ -783,8 +801,8 @@ def _mamba(*tables: list[list[int]], dim_first: bool = False) -> Iterator[tuple[
 
     dtype = torch.float16 if dim_first else torch.float32
     memory = torch.tensor(_pages({}), dtype=dtype)
-    shape, strides = ((13, 2, 3), (9, 3, 1)) if dim_first else ((13, 3, 2), (9, 2, 1))
-    states = [memory.as_strided(shape, strides), memory.as_strided((13, 2), (9, 1), 6)]
+    shape, strides = ((13, 2, 3), (12, 3, 1)) if dim_first else ((13, 3, 2), (12, 2, 1))
+    states = [memory.as_strided(shape, strides), memory.as_strided((13, 2), (12, 1), 8)]
     copies = (get_conv_copy_spec, get_temporal_copy_spec)
     block_tables = [_int32(*table) for table in tables]
     with mock.patch.object(mamba_utils, "is_conv_state_dim_first", lambda: dim_first):

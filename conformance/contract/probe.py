@@ -88,17 +88,26 @@ def engine(
     journal: Journal,
     worker_cls: str | None,
     model: str,
-    draft: str,
+    draft: str | None,
     skip: list[str],
     generation: str = "v1",
 ) -> None:
-    """Check the rows of every context that a speculating engine comes through."""
+    """Check the rows of every context that an engine comes through, which speculates with a draft.
+
+    Without a draft model it does not speculate, and that context's rows are not checked.
+    """
     import torch
     from vllm import LLM, SamplingParams
 
     torch.set_num_threads(1)
     worker = worker_argument(worker_cls)
-    speculation = {"method": "draft_model", "model": draft, "num_speculative_tokens": 2}
+    arguments = {**ENGINE_DEFAULTS, **_in_this_process(), **worker}
+    if draft is not None:
+        arguments["speculative_config"] = {
+            "method": "draft_model",
+            "model": draft,
+            "num_speculative_tokens": 2,
+        }
     pending = {*_PHASES.values(), "init", "stream"}
 
     def reach(context: str) -> None:
@@ -115,9 +124,7 @@ def engine(
     with _before_construction(lambda: reach("init")), watched_worker(journal, None) as workers:
         try:
             with journal.phase_of("engine"):
-                llm = LLM(
-                    model=model, **{**ENGINE_DEFAULTS, **worker}, speculative_config=speculation
-                )
+                llm = LLM(model=model, **arguments)
         finally:
             # Of an engine that could not be made too: what was checked until then is judged by it.
             journal.result("cut", sorted({*_overridden(workers), *_replaced(generation)}))
@@ -129,6 +136,16 @@ def engine(
                     SamplingParams(temperature=0.0, max_tokens=6, detokenize=False),
                     use_tqdm=False,
                 )
+
+
+def _in_this_process() -> dict[str, Any]:
+    """What keeps the worker in this process: up to 0.22 vLLM takes "uni" for "mp" on the CPU."""
+    from packaging.version import Version
+    from vllm import __version__
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    old = Version(__version__) < Version("0.23")
+    return {"distributed_executor_backend": UniProcExecutor} if old else {}
 
 
 def key(row: ContractRow) -> str:

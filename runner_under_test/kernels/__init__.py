@@ -21,7 +21,8 @@ class Kernel:
 
     ``target`` is the dotted path of the kernel, ``implementation`` takes the kernel's parameters
     by name, ``why`` is one sentence, and ``versions`` (PEP 440) says in which releases of vLLM
-    it is needed: where vLLM brings no CPU implementation, or one that is wrong.
+    it is needed (empty: in all that are supported): where vLLM brings no CPU implementation, or
+    one that is wrong.
     """
 
     target: str
@@ -30,11 +31,11 @@ class Kernel:
     versions: str
 
 
-# 0.30 puts its CPU implementations in place in its own CPU runner, and most of them where no launch
-# reads them; from 0.31 on they stand before any worker is built, for every runner.
-_MISSING_IN_0_30 = "<0.31"
-# What is wrong with those of 0.31 and 0.32 is told in docs/findings/.
-_MISSING_OR_WRONG = ">=0.30"
+# Up to 0.30 vLLM puts its CPU implementations in place in its own CPU runner, most of them where
+# no launch reads them; from 0.31 on they stand before any worker is built, for every runner.
+_MISSING_UP_TO_0_30 = "<0.31"
+# In every supported release: what is wrong with those of 0.31 and 0.32 is told in docs/findings/.
+_MISSING_OR_WRONG = ""
 
 _BLOCK_TABLE = "vllm.v1.worker.block_table"
 _SPEC_DECODE = "vllm.v1.spec_decode.utils"
@@ -44,42 +45,50 @@ _EMBEDDING = (
     "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors_embedding"
 )
 
+_SLOTS_ARE_NEEDED = "Every step asks it where in the KV cache its tokens go."
+
 KERNELS: tuple[Kernel, ...] = (
     Kernel(
         f"{_BLOCK_TABLE}.ComputeSlotMappingKernel.kernel",
         slot_mapping.compute_slot_mapping,
-        "Every step asks it where in the KV cache its tokens go.",
-        _MISSING_OR_WRONG,
+        _SLOTS_ARE_NEEDED,
+        ">=0.29",
+    ),
+    Kernel(
+        f"{_BLOCK_TABLE}._compute_slot_mapping_kernel",
+        slot_mapping.compute_slot_mapping,
+        _SLOTS_ARE_NEEDED,
+        "<0.29",
     ),
     Kernel(
         f"{_SPEC_DECODE}.eagle_step_slot_mapping_metadata_kernel",
         slot_mapping.eagle_step_slot_mapping_metadata,
         "Every draft step after the first moves positions, lengths and slots on by one token.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_SPEC_DECODE}.eagle_prepare_inputs_padded_kernel",
         spec_inputs.eagle_prepare_inputs_padded,
         "A draft model needs to know from which token of each request it drafts.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_SPEC_DECODE}.eagle_prepare_next_token_padded_kernel",
         spec_inputs.eagle_prepare_next_token_padded,
         "A draft model starts from the last token that the target model has accepted.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_SPEC_DECODE}.copy_and_expand_eagle_inputs_kernel",
         spec_inputs.copy_and_expand_eagle_inputs,
         "Draft models and parallel drafting need room for new tokens in each request.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_SPEC_DECODE}.copy_and_expand_dflash_inputs_kernel",
         spec_inputs.copy_and_expand_dflash_inputs,
         "DFlash drafting splits its first pass into context and queries.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_REJECTION}.rejection_greedy_sample_kernel",
@@ -109,7 +118,7 @@ KERNELS: tuple[Kernel, ...] = (
         f"{_MAMBA}.batch_memcpy_kernel",
         memory.batch_memcpy,
         "Mamba models copy their states from block to block by address.",
-        _MISSING_IN_0_30,
+        _MISSING_UP_TO_0_30,
     ),
     Kernel(
         f"{_MAMBA}.precopy_mamba_align_fused_kernel",

@@ -10,6 +10,7 @@ import os
 
 from runner_under_test.patches import (
     accelerator,
+    adapters,
     drafting,
     embedding,
     events,
@@ -43,6 +44,7 @@ REGISTER = Register(
         *loading.PATCHES,
         *embedding.PATCHES,
         *drafting.PATCHES,
+        *adapters.PATCHES,
         *kernels.PATCHES,
     )
 )

@@ -40,7 +40,6 @@ PATCHES = (
         why="when a Gemma 4 draft model with centroids is loaded, it captures CUDA graphs, "
         "whatever the device is; without CUDA that raises RuntimeError",
         remove_when=_REMOVE_WHEN,
-        versions=">=0.30",
     ),
     Patch(
         target=f"{_PROPOSER}._greedy_sample",
@@ -48,6 +47,5 @@ PATCHES = (
         why="it replays those graphs, and without them goes another way than a GPU does: "
         "here it computes what the graphs would have computed",
         remove_when=_REMOVE_WHEN,
-        versions=">=0.30",
     ),
 )

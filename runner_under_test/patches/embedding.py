@@ -54,6 +54,5 @@ PATCHES = (
         "what vLLM has in Triton's place knows no next_power_of_2, and raises AttributeError",
         remove_when="vLLM's placeholder for Triton has next_power_of_2",
         condition=triton_is_disabled,
-        versions=">=0.30",
     ),
 )

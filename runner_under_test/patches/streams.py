@@ -246,5 +246,6 @@ PATCHES = (
         "without an accelerator it raises RuntimeError",
         link=_GENERIC,
         remove_when=_CUDA_ONLY,
+        versions=">=0.29",  # before, nothing that a CPU reaches asks it
     ),
 )

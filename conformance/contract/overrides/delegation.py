@@ -16,11 +16,14 @@ class _Planted(RuntimeError):
 
 def initialize_kv_cache(override: Override, bench: Bench) -> None:
     """The base's, with every argument passed on."""
-    context = object()
+    keywords: dict[str, Any] = {"is_profiling": True}
+    base = getattr(override.base, override.method.method)
+    if "kv_cache_allocation_context" in inspect.signature(base).parameters:  # from vLLM 0.29 on
+        keywords["kv_cache_allocation_context"] = object()
     calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
         (("config",), {}),
         (("config", True), {}),
-        (("config",), {"is_profiling": True, "kv_cache_allocation_context": context}),
+        (("config",), keywords),
     )
     for given in calls:
         _passes_on(override, bench.runner, *given)

@@ -36,6 +36,11 @@ FAULTS = (
     ("SeesNoMemory", "greedy", "engine::the_memory_that_a_worker_sees_is_plausible"),
     ("SwapsTokens", "greedy", "engine::tokens_agree_with_transformers[single]"),
     ("AnswersByTheBatch", "greedy", "engine::requests_get_the_same_tokens_again[batch]"),
+    (
+        "AnswersByTheCache",
+        "prefix-cache",
+        "engine::engines_that_differ_in_their_arguments_give_the_same_tokens[cold]",
+    ),
     ("ForgetsSeeds", "sampling", "engine::requests_get_the_same_tokens_again[again]"),
     ("IgnoresSeeds", "sampling", "engine::another_seed_gives_other_tokens"),
     ("ForgetsSeeds", "sampling", "engine::requests_get_the_same_tokens_again[alone]"),

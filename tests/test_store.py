@@ -21,7 +21,8 @@ from conformance.references.reference import (
 from conformance.references.store import Record, Store
 from conformance.references.transformers_reference import compute
 from conformance.scenarios.asking import asked_of_transformers
-from conformance.scenarios.recipes import RECIPES, materialise, recipe_hash
+from conformance.scenarios.checkpoints import checkpoint_hash
+from conformance.scenarios.recipes import RECIPES, materialise
 from conformance.target import WrongUse
 
 QUERY = GreedyQuery((3, 1), 2)
@@ -108,7 +109,7 @@ def test_every_question_of_the_scenarios_is_recorded_and_nothing_else() -> None:
     store, asked = Store(FIXTURES / "references"), asked_of_transformers()
     assert set(store.recipes("transformers")) == set(asked)
     for recipe, queries in asked.items():
-        digest = recipe_hash(RECIPES[recipe])
+        digest = checkpoint_hash(recipe)
         assert len(store.answers("transformers", recipe, digest, queries)) == len(queries)
 
 

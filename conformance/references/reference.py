@@ -6,6 +6,8 @@ All log-probabilities are natural logarithms (nats) of the softmax over the whol
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,12 +52,14 @@ class ForcedQuery:
     """Score a given ``continuation`` of ``prompt``: the reference's view of another's choices.
 
     ``requested`` is empty, or names for each step further token ids whose log-probability is
-    wanted besides the continuation's own token and the top ones.
+    wanted besides the continuation's own token and the top ones. With ``logits`` every step's whole
+    row of logits is wanted too.
     """
 
     prompt: tuple[int, ...]
     continuation: tuple[int, ...]
     requested: tuple[tuple[int, ...], ...] = ()
+    logits: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt or not self.continuation:
@@ -93,7 +97,8 @@ class StepReference:
 
     ``token`` is the continuation's token there and ``logprob`` its log-probability. ``top_ids`` and
     ``top_logprobs`` are the likeliest tokens, best first, equals by ascending id. ``requested`` has
-    the ids that were asked for besides.
+    the ids that were asked for besides; ``logits``, where they were asked for, the model's own of
+    every token id, from which the log-probabilities differ by a constant.
     """
 
     token: int
@@ -101,6 +106,7 @@ class StepReference:
     top_ids: tuple[int, ...]
     top_logprobs: tuple[float, ...]
     requested: Mapping[int, float] = field(default_factory=dict)
+    logits: tuple[float, ...] = ()
 
     @property
     def best(self) -> tuple[int, float]:
@@ -156,6 +162,7 @@ def query_to_json(query: Query) -> dict[str, Any]:
         "prompt": list(query.prompt),
         "continuation": list(query.continuation),
         "requested": [list(ids) for ids in query.requested],
+        **({"logits": True} if query.logits else {}),
     }
 
 
@@ -166,7 +173,8 @@ def query_from_json(data: Mapping[str, Any]) -> Query:
         return GreedyQuery(prompt, data["max_tokens"], tuple(data["stop_ids"]))
     if data["kind"] == "forced":
         requested = tuple(tuple(ids) for ids in data["requested"])
-        return ForcedQuery(prompt, tuple(data["continuation"]), requested)
+        continuation = tuple(data["continuation"])
+        return ForcedQuery(prompt, continuation, requested, data.get("logits", False))
     raise ValueError(f"unknown kind of query: {data['kind']!r}")
 
 
@@ -210,6 +218,7 @@ def _sequence_to_json(sequence: SequenceReference) -> dict[str, Any]:
                 "top_ids": list(step.top_ids),
                 "top_logprobs": list(step.top_logprobs),
                 "requested": {str(id_): value for id_, value in step.requested.items()},
+                **({"logits": _packed(step.logits)} if step.logits else {}),
             }
             for step in sequence.steps
         ],
@@ -227,6 +236,7 @@ def _sequences_from_json(data: Sequence[Mapping[str, Any]]) -> tuple[SequenceRef
                     top_ids=tuple(step["top_ids"]),
                     top_logprobs=tuple(step["top_logprobs"]),
                     requested={int(id_): value for id_, value in step["requested"].items()},
+                    logits=_unpacked(step.get("logits", "")),
                 )
                 for step in item["steps"]
             ),
@@ -236,3 +246,13 @@ def _sequences_from_json(data: Sequence[Mapping[str, Any]]) -> tuple[SequenceRef
         )
         for item in data
     )
+
+
+def _packed(values: Sequence[float]) -> str:
+    """Float64 values, little endian, in base64: a row of logits as text is four times as long."""
+    return base64.b64encode(struct.pack(f"<{len(values)}d", *values)).decode("ascii")
+
+
+def _unpacked(text: str) -> tuple[float, ...]:
+    data = base64.b64decode(text)
+    return struct.unpack(f"<{len(data) // 8}d", data)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.references.reference import (
+    ForcedQuery,
     GreedyQuery,
     Provenance,
     Query,
@@ -171,12 +172,10 @@ class _Model:
             pending = tokens[-1:]
         return tuple(tokens)
 
-    def logprobs(self, prompt: Sequence[int], continuation: Sequence[int]) -> torch.Tensor:
-        """Log-probabilities (steps, vocabulary), float64, of a full pass without cache."""
-        import torch
-
+    def logits(self, prompt: Sequence[int], continuation: Sequence[int]) -> torch.Tensor:
+        """Logits (steps, vocabulary), float64, of a full pass without cache."""
         logits, _ = self._forward([*prompt, *continuation], None, use_cache=False)
-        return torch.log_softmax(logits[len(prompt) - 1 : -1], dim=-1)
+        return logits[len(prompt) - 1 : -1]
 
 
 def _answer(model: _Model, query: Query, top_k: int) -> SequenceReference:
@@ -185,7 +184,9 @@ def _answer(model: _Model, query: Query, top_k: int) -> SequenceReference:
     greedy = isinstance(query, GreedyQuery)
     tokens = model.greedy(query) if isinstance(query, GreedyQuery) else query.continuation
     requested = () if isinstance(query, GreedyQuery) else query.requested
-    logprobs = model.logprobs(query.prompt, tokens)
+    whole = isinstance(query, ForcedQuery) and query.logits
+    logits = model.logits(query.prompt, tokens)
+    logprobs = torch.log_softmax(logits, dim=-1)
     steps = []
     for index, token in enumerate(tokens):
         row = logprobs[index]
@@ -201,6 +202,7 @@ def _answer(model: _Model, query: Query, top_k: int) -> SequenceReference:
                 top_ids=tuple(ids[:top_k].tolist()),
                 top_logprobs=tuple(values[:top_k].tolist()),
                 requested={id_: float(row[id_]) for id_ in (requested[index] if requested else ())},
+                logits=tuple(logits[index].tolist()) if whole else (),
             )
         )
     return SequenceReference(

@@ -9,8 +9,9 @@ from pathlib import Path
 from conformance.references.reference import GreedyQuery
 from conformance.references.store import Record, Store
 from conformance.references.transformers_reference import compute
+from conformance.scenarios.adapters import merged
 from conformance.scenarios.catalogue import SCENARIOS
-from conformance.scenarios.recipes import RECIPES, materialise
+from conformance.scenarios.checkpoints import checkpoint
 from conformance.scenarios.scenario import TRANSFORMERS, Scenario, Step
 from conformance.target import WrongUse
 
@@ -27,6 +28,10 @@ def asked_of_transformers() -> dict[str, tuple[GreedyQuery, ...]]:
         for step in _compared(scenario):
             asked = queries.setdefault(scenario.recipe, {})
             asked.update(dict.fromkeys(greedy_queries(step)))
+        for request in (request for step in scenario.steps for request in step.requests):
+            if request.adapter is not None:
+                asked = queries.setdefault(merged(request.adapter), {})
+                asked[GreedyQuery(request.prompt, request.max_tokens)] = None
     return {recipe: tuple(asked) for recipe, asked in queries.items()}
 
 
@@ -50,9 +55,8 @@ def record_transformers(
     written = []
     for name in recipes or sorted(asked):
         say(f"{name}: {len(asked[name])} requests")
-        checkpoint = materialise(RECIPES[name], cache / "models")
         record = Record(
-            references=compute(checkpoint, asked[name]),
+            references=compute(checkpoint(name, cache / "models"), asked[name]),
             recorded=datetime.datetime.now(datetime.UTC).date().isoformat(),
             command=f"vllm-conformance record --source transformers --recipe {name}",
         )

@@ -16,6 +16,7 @@ from typing import Any
 from conformance.scenarios import extension
 from conformance.scenarios.child import Journal
 from conformance.scenarios.driving import drive
+from conformance.scenarios.scheduled import Schedule
 from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder, held_copies
 
@@ -141,16 +142,18 @@ def _run_engine(
     with watched_worker(journal, fault) as workers:
         with journal.phase_of("engine"):
             llm = LLM(model=model, **arguments)
+        schedule = Schedule(llm)
         for step in scenario["steps"]:
             with journal.phase_of("generate"), _stream_context(journal, step):
                 journal.result(step["name"] + suffix, drive(llm, step, adapters))
         journal.result("acceptance" + suffix, _acceptance(llm))
+        journal.result("scheduling" + suffix, schedule.summary())
         memory = llm.collective_rpc("conformance_memory_info")
         journal.result("memory_info" + suffix, memory)
         tensors = _device_tensors(workers)
         with journal.phase_of("shutdown engine"):
             llm.llm_engine.engine_core.shutdown()
-        del llm
+        del llm, schedule
         gc.collect()
         journal.result("tensors_left" + suffix, _alive(tensors))
         journal.result(

@@ -47,7 +47,9 @@ class ModelRecipe:
     ``seed``), or ``package`` (weights that an installed distribution carries).
 
     ``config`` is the checkpoint's ``config.json``; ``dtype`` is that of the stored weights.
-    ``why`` says what the recipe is for; it is no part of the hash.
+    ``tokenizer`` is ``words`` (a word per id) or ``bytes`` (every byte, and pairs of letters and
+    digits); a packaged model brings its own. ``why`` says what the recipe is for; it is no part of
+    the hash.
     """
 
     name: str
@@ -58,6 +60,7 @@ class ModelRecipe:
     derived_from: str | None = None
     perturbation: float = 0.0
     package: PackagedWeights | None = None
+    tokenizer: str = "words"
     why: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,8 @@ class ModelRecipe:
             raise ValueError(f"recipe {self.name}: derived_from and perturbation go together")
         if self.dtype != "float32":
             raise ValueError(f"recipe {self.name}: only float32 weights are written")
+        if self.tokenizer not in ("words", "bytes"):
+            raise ValueError(f"recipe {self.name}: no tokenizer {self.tokenizer!r}")
         object.__setattr__(self, "config", MappingProxyType(dict(self.config)))
 
     @property
@@ -131,6 +136,21 @@ _ALL = (
         why="Drafts for tiny-llama: agrees with it on some greedy tokens and not on others.",
     ),
     ModelRecipe(
+        name="tiny-llama-8",
+        config={**_TINY_CONFIG, "num_hidden_layers": 8},
+        seed=8,
+        scales=_TINY_SCALES,
+        why="tiny-llama with eight layers: an EAGLE-3 head taps the states of three of its target.",
+    ),
+    ModelRecipe(
+        name="tiny-llama-bytes",
+        config=_TINY_CONFIG,
+        seed=41033,
+        scales=_TINY_SCALES,
+        tokenizer="bytes",
+        why="tiny-llama with a tokenizer that can write anything, for grammars.",
+    ),
+    ModelRecipe(
         name="smollm2-135m",
         config=SMOLLM2_CONFIG,
         package=SMOLLM2_PACKAGE,
@@ -159,6 +179,8 @@ def _canonical(recipe: ModelRecipe) -> dict[str, Any]:
         data["perturbation"] = recipe.perturbation
     if recipe.package is not None:
         data["package"] = vars(recipe.package)
+    if recipe.tokenizer != "words":
+        data["tokenizer"] = recipe.tokenizer
     return data
 
 
@@ -270,19 +292,40 @@ def _write_llama(recipe: ModelRecipe, directory: Path) -> None:
     weights, _ = _weights(recipe)
     # The tag tells transformers that the tensors are laid out as PyTorch has them.
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-    _write_word_tokenizer(recipe.vocab_size, directory)
+    write = _write_byte_tokenizer if recipe.tokenizer == "bytes" else _write_word_tokenizer
+    write(recipe.vocab_size, directory)
+
+
+_SPECIAL = ["<unk>", "<s>", "</s>"]
 
 
 def _write_word_tokenizer(vocab_size: int, directory: Path) -> None:
     """A tokenizer with one made-up word per id, so that ids -> text -> ids gives the same ids."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    special = ["<unk>", "<s>", "</s>"]
-    words = special + [f"w{index:04d}" for index in range(len(special), vocab_size)]
+    words = _SPECIAL + [f"w{index:04d}" for index in range(len(_SPECIAL), vocab_size)]
     vocab = {word: index for index, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.add_special_tokens(special)
+    _write_tokenizer(tokenizer, directory)
+
+
+def _write_byte_tokenizer(vocab_size: int, directory: Path) -> None:
+    """A tokenizer with a token per byte, and pairs that text never becomes: nothing is merged."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = "0123456789abcdefghijklmnopqrstuvwxyz"
+    pairs = [one + other for one in letters for other in letters]
+    symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {word: i for i, word in enumerate((_SPECIAL + symbols + pairs)[:vocab_size])}
+    tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    _write_tokenizer(tokenizer, directory)
+
+
+def _write_tokenizer(tokenizer: Any, directory: Path) -> None:
+    tokenizer.add_special_tokens(_SPECIAL)
     tokenizer.save(str(directory / "tokenizer.json"))
     _write_json(
         directory / "tokenizer_config.json",

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conformance.cache import FIXTURES
 from conformance.references.bounds import bound
 from conformance.references.compare import Judgement, Observed, judge
 from conformance.references.reference import (
     ForcedQuery,
-    GreedyQuery,
     Query,
     ReferenceSet,
     SequenceReference,
@@ -21,13 +21,15 @@ from conformance.references.reference import (
     reference_set_from_json,
     reference_set_to_json,
 )
+from conformance.references.store import Store
 from conformance.references.transformers_reference import compute
+from conformance.scenarios.asking import greedy_queries
 from conformance.scenarios.catalogue import entry_of
+from conformance.scenarios.checkpoints import checkpoint, checkpoint_hash
 from conformance.scenarios.fault import FAULT_VARIABLE, require_planted_fault
 from conformance.scenarios.host import Host
 from conformance.scenarios.observation import ChildRun, Generation
-from conformance.scenarios.recipes import RECIPES, materialise, recipe_hash
-from conformance.scenarios.scenario import Scenario
+from conformance.scenarios.scenario import TRANSFORMERS, Scenario
 from conformance.target import Subject, installed_versions
 
 
@@ -38,6 +40,7 @@ class Runs:
         self.host = host
         self._runs: dict[tuple[str, str, str], ChildRun] = {}
         self._references: dict[str, ReferenceSet] = {}
+        self._store = Store(FIXTURES / "references")
 
     def observe(
         self,
@@ -83,13 +86,13 @@ class Runs:
 
     def model(self, recipe: str) -> Path:
         """Return the checkpoint of a recipe, made if need be."""
-        return materialise(RECIPES[recipe], self.host.cache / "models")
+        return checkpoint(recipe, self.host.cache / "models")
 
     def reference(self, recipe: str, queries: Sequence[Query]) -> tuple[SequenceReference, ...]:
         """Return transformers' answers in float64; kept on disk under all that they depend on."""
         versions = installed_versions()
         question = {
-            "recipe": recipe_hash(RECIPES[recipe]),
+            "recipe": checkpoint_hash(recipe),
             "queries": [query_to_json(query) for query in queries],
             "versions": [versions.torch, versions.transformers],
         }
@@ -118,11 +121,18 @@ class Runs:
     ) -> list[Judgement]:
         """Hold a step's greedy float32 outputs against transformers', request by request.
 
-        ``top`` is how many log-probabilities per position were asked for, if they are judged too.
+        The reference's own text is a recorded one. What it makes of another, where a run's parts
+        from it, is asked for when it is needed. ``top`` is how many log-probabilities per position
+        were asked for, if they are judged too.
+
+        Raises:
+            WrongUse: there is no record for the step, or it is of another model.
         """
-        references = self.reference(
+        references = self._store.answers(
+            TRANSFORMERS,
             scenario.recipe,
-            [GreedyQuery(r.prompt, r.max_tokens) for r in scenario.step(step).requests],
+            checkpoint_hash(scenario.recipe),
+            greedy_queries(scenario.step(step)),
         )
 
         def ask(queries: Sequence[ForcedQuery]) -> Sequence[SequenceReference]:

@@ -149,6 +149,15 @@ class AnswersByTheBatch(_Rewrites):
         return [token + 1 if requests > 1 else token for token in tokens]
 
 
+class AnswersByTheCache(_Rewrites):
+    """Answers otherwise when there is a prefix cache, always in the same way."""
+
+    def rewritten(self, tokens: list[int], requests: int) -> list[int]:
+        """The next token id, with a cache."""
+        caching = self.vllm_config.cache_config.enable_prefix_caching
+        return [token + 1 if caching else token for token in tokens]
+
+
 class ForgetsSeeds(_Rewrites):
     """Draws from a source that no seed has a hold on."""
 

@@ -51,9 +51,9 @@ FAULTS = (
     ),
     ("MixesRowsWhenOneLeaves", "aborts", "engine::requests_get_the_same_tokens_again", "decoding"),
     ("JoinsNoBatch", "joining", "scheduling::requests_join_a_running_batch", ""),
-    ("AcceptsEveryDraft", "spec-draft-cached", "engine::tokens_agree_with_transformers", "cold"),
-    ("AcceptsEveryDraft", "spec-draft-cached", f"scheduling::{_DRAFTS}", ""),
-    ("GuessesBadly", "spec-draft-cached", f"scheduling::{_DRAFTS}", ""),
+    ("AcceptsEveryDraft", "spec-eagle-cached", "engine::tokens_agree_with_transformers", "cold"),
+    ("AcceptsEveryDraft", "spec-eagle-cached", f"scheduling::{_DRAFTS}", ""),
+    ("GuessesBadly", "spec-eagle-cached", f"scheduling::{_DRAFTS}", ""),
     (
         "SchedulesAhead",
         "async-scheduling",

@@ -78,6 +78,7 @@ SCENARIOS = (
         # Without speculation first: n-gram speculation imports numba, after which vLLM makes no
         # other engine (docs/findings/cpu-numba-imported-first.md).
         variants={"plain": {"speculative_config": None}, "": {}},
+        nightly=True,
         steps=(
             Step(
                 "mixed",

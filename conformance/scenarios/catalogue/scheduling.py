@@ -218,6 +218,7 @@ SCENARIOS = (
                 against=TRANSFORMERS,
             ),
         ),
+        nightly=True,
     ),
     Scenario(
         name="async-scheduling",

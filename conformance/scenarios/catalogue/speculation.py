@@ -106,6 +106,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "speculation with a DFlash head, which guesses all tokens at once",
         "dflash",
         draft="tiny-llama-dflash",
+        nightly=True,
     ),
     _scenario(
         "gemma4",
@@ -121,6 +122,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "draft_model",
         draft="tiny-llama-pard",
         options={"parallel_drafting": True},
+        nightly=True,
     ),
     _scenario(
         "suffix",
@@ -133,6 +135,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a draft model, with prompts in chunks and from the prefix cache",
         "draft_model",
         "tiny-llama-draft",
+        nightly=True,
     ),
     _cached(
         "eagle",
@@ -160,6 +163,7 @@ SCENARIOS: tuple[Scenario, ...] = (
                 }
             },
         },
+        nightly=True,
         # With the longest prompt the short draft model is past its end after a few tokens.
         steps=(
             Step("greedy", requests(_ALL, **GREEDY), against=TRANSFORMERS),

@@ -26,6 +26,8 @@ def sampling_parameters(request: dict[str, Any]) -> Any:
     given = dict(request["sampling"])
     if "structured" in given:
         given["structured_outputs"] = StructuredOutputsParams(**given.pop("structured"))
+    if "logit_bias" in given:  # JSON has no integer keys
+        given["logit_bias"] = {int(token): bias for token, bias in given["logit_bias"].items()}
     return SamplingParams(**{"detokenize": False, **given})
 
 

@@ -31,6 +31,7 @@ FAULTS = (
     ("ComputesPromptsAtOnce", "chunked-prefill", f"scheduling::{_PARTS}", ""),
     ("ComputesPromptsInParts", "chunked-prefill", f"scheduling::{_PARTS}", "whole"),
     ("HasRoomForAll", "preemption", f"scheduling::{_PUT_OFF}", ""),
+    ("JoinsNoBatch", "preemption", f"scheduling::{_PUT_OFF}", "uncached"),
     (
         "ResumesOneTokenLater",
         "preemption",

@@ -177,13 +177,21 @@ def test_prompts_over_the_budget_are_computed_in_parts_and_others_are_not(
 def test_requests_are_put_off_where_the_cache_is_small_and_nowhere_else(
     completed: ChildRun, scenario: Scenario, variant: str, finding: Callable[[str], None]
 ) -> None:
-    """A batch that outgrows the KV cache is preempted; one that fits is not (vLLM's counter)."""
+    """A batch that outgrows the KV cache is preempted; one that fits is not (vLLM's counter).
+
+    Of the blocks that were asked for, vLLM keeps one for itself (`BlockPool`'s null block).
+    """
     arguments = {**scenario.engine, **scenario.variants[variant]}
     schedule, block = _schedule(completed, variant), arguments["block_size"]
     needed = max(
         sum(-(-(len(r.prompt) + r.max_tokens - 1) // block) for r in step.requests)
         for step in scenario.steps
     )
+    if schedule["blocks"] != arguments["num_gpu_blocks_override"] - 1:
+        finding(
+            f"{_name(scenario.name, variant)}: {schedule['blocks']} blocks can be had, and "
+            f"{arguments['num_gpu_blocks_override']} were asked for"
+        )
     if (schedule["preempted"] > 0) != (needed > schedule["blocks"]):
         finding(
             f"{_name(scenario.name, variant)}: {needed} blocks are needed at once, "

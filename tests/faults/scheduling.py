@@ -35,14 +35,14 @@ class AlwaysCaches(CPUWorker):
 
 
 class ReadsAnotherBlock(CPUWorker):
-    """Takes the first two blocks that were found in the cache for each other."""
+    """Takes the last of a request's blocks for the first that was found in the cache."""
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """Swap them in what was found, and run the step."""
+        """Put one in the other's place, and run the step."""
         for request in scheduler_output.scheduled_new_reqs:
             for blocks in request.block_ids:
                 if request.num_computed_tokens and len(blocks) > 1:
-                    blocks[0], blocks[1] = blocks[1], blocks[0]
+                    blocks[0] = blocks[-1]
         return super().execute_model(scheduler_output)
 
 
@@ -104,17 +104,17 @@ class KeepsTheBlocksOfAborted(CPUWorker):
 
 
 class MixesRowsWhenOneLeaves(CPUWorker):
-    """Moves a request to a row that became free, and leaves its position behind."""
+    """Moves a request to a row that became free, and leaves its tokens behind."""
 
     def compile_or_warm_up_model(self) -> Any:
-        """Have the batch keep its rows' positions where they were."""
+        """Have the batch keep its rows' tokens where they were."""
         batch = self.model_runner.input_batch
         condense = batch.condense
 
         def condensing(*args: Any) -> None:
-            positions = batch.num_computed_tokens_cpu.copy()
+            tokens = batch.token_ids_cpu.copy()
             condense(*args)
-            batch.num_computed_tokens_cpu[:] = positions
+            batch.token_ids_cpu[:] = tokens
 
         batch.condense = condensing
         return super().compile_or_warm_up_model()
@@ -133,8 +133,10 @@ class AcceptsEveryDraft(CPUWorker):
     """Takes drafts for what the model says."""
 
     def compile_or_warm_up_model(self) -> Any:
-        """Have the rejection sampler's verdict overwritten."""
-        sampler = self.model_runner.rejection_sampler
+        """Have the rejection sampler's verdict overwritten, where there is one."""
+        sampler = getattr(self.model_runner, "rejection_sampler", None)
+        if sampler is None:
+            return super().compile_or_warm_up_model()
         judge = sampler.forward
 
         def accepting(metadata: Any, *args: Any, **kwargs: Any) -> Any:

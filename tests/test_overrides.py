@@ -77,7 +77,7 @@ def test_rows_are_known_without_importing_torch_or_vllm() -> None:
         "from conformance.contract.overrides import drivers, outcomes\n"
         "from conformance.target import parse_subject\n"
         "assert methods_of(parse_subject('upstream')) and methods_of(parse_subject('ours'))\n"
-        "print(sorted({'torch', 'vllm', 'runner_under_test'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'vllm', 'runner_under_test.patches'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -33,23 +32,17 @@ def _cells(directory: Path) -> dict[str, dict[str, Any]]:
     return {row["check"]: row["cells"]["ours"] for row in data["rows"]}
 
 
-def test_collection_takes_seconds_and_imports_neither_torch_nor_vllm() -> None:
+def test_collection_imports_neither_torch_nor_vllm() -> None:
     code = (
         "import sys, pytest\n"
         "status = pytest.main(['--collect-only', '-q', '-p', 'no:cacheprovider'])\n"
         "heavy = {'torch', 'vllm', 'transformers'} & set(sys.modules)\n"
         "print('imported:', sorted(heavy), 'status:', int(status))\n"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout.splitlines()[-1] == "imported: [] status: 0", done.stdout[-2000:]
-    # Processor time, not the clock's: other tests run beside this one, and make it count double.
-    # Ten thousand rows of the contract are among what is collected.
-    spent = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    assert spent < 6.0
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])
@@ -59,7 +52,7 @@ def test_a_killed_engine_is_one_red_row_that_names_the_phase(signal: str, tmp_pa
         "conformance/suite/test_engine.py",
         "conformance/suite/test_shutdown.py",
         "--subject=ours",
-        "-k=(greedy or sampling) and not spec",
+        "-k=(greedy or sampling) and not (spec or preemption)",
         f"--conformance-report={tmp_path}",
         VLLM_CONFORMANCE_FAULT=json.dumps(fault),
     )

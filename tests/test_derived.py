@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,27 @@ from conformance.scenarios.checkpoints import DERIVED, checkpoint, checkpoint_ha
 from conformance.scenarios.derived import derived_hash
 from conformance.scenarios.recipes import recipe_of
 
+PINNED = {
+    "tiny-llama-eagle": "62876bc2730451d2c5188b134626602e82da65c1ee88a27b6961e2f43259ca75",
+    "tiny-llama-8-eagle3": "8bf658524dfb37c561d2d0a3ffeeaad06eb926f56c31ee8826cbe3715c650140",
+    "tiny-llama-medusa": "802581afe7e5dc283b43098e026acb689a90dbddad246a6d9d32e4d6c39a7a1d",
+    "tiny-mimo": "fd9eded0efe27da8a2e884c5c0071456280fb5dbd2ae8b1971b8fcc08f76169e",
+    "tiny-llama-dflash": "5f714529ac08a0badf6fafae4b2bb0ae9ac1c0cdcf2e4234f8d4bbbb28f8d00a",
+    "tiny-llama-pard": "17e66135353b2acba099356ad490f07c48558b925a7cd2d9d21f47560e4a90c6",
+    "tiny-gemma4": "f562b3a105c4c8cae823d3103820dc1193abf61de43ef3df492fd7521a3f417d",
+    "tiny-gemma4-assistant": "e5e584629908209641fa531672ba04dcfb715581bf5bfc2aea9d1cddc1b0ff80",
+    "lora-all": "2af319fb791d70bda1a70520f17f057693b9a152181985fc659f822e943f7670",
+    "tiny-llama+lora-all": "f7dcfaaa0ec8f9c1d41fb944b1dbb1fee650ed8562022c546c1ebe4429854368",
+    "lora-attention": "888ddeb6ca1d42f34ebf1fc48dd9f5ef00ed5ffdd5388a0414710abdbfa4f182",
+    "tiny-llama+lora-attention": "229897f7548893cb74bc32ab6e4410e7c33c5514baea7d83bab555ef2ae60e2e",
+    "lora-mlp": "405d73fdf41c5150f2d6c6a85c6cf0176c5754b259c88feb8ca96df811bea1d0",
+    "tiny-llama+lora-mlp": "707c64ffb15540d8c94d846a3c3f09080b335b7d70e718914cf97ad0308c4747",
+    "lora-vocabulary": "d632fc5d3d78e7c7b7aa94765f0b4ac3bfa36ea9138c927959e1ffa7d6cfb154",
+    "tiny-llama+lora-vocabulary": ""  # so that the line is no longer than lines may be
+    "53fa87d032107f25bd87269465147e287ab0a3349b6ab4569b9fb8f763d94055",
+}
+"""SHA-256 of the weights' files. A change of ``make`` needs another ``version``, and a new pin."""
+
 _LORA = [name for name, item in ADAPTERS.items() if not item.complete]
 
 
@@ -25,6 +47,8 @@ def test_what_is_derived_has_the_same_bytes_in_another_cache(name: str, tmp_path
     assert files == sorted(path.name for path in other.iterdir())
     assert [f for f in files if (one / f).read_bytes() != (other / f).read_bytes()] == []
     assert recipe_of(one) == (name, checkpoint_hash(name))
+    content = (one / DERIVED[name].weights_file).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == PINNED[name]
 
 
 def test_a_checkpoint_that_is_there_is_left_alone(tmp_path: Path) -> None:

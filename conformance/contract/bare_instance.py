@@ -5,13 +5,13 @@ Only what the shutdown path frees is there, so that what the path itself reaches
 
 from __future__ import annotations
 
-import gc
 import importlib
 from types import SimpleNamespace
 from typing import Any
 
 from conformance.contract.batch import put_in_place
 from conformance.scenarios.child import Journal
+from conformance.scenarios.garbage import collect_garbage
 
 RUNNERS = {
     "bare": "vllm.v1.worker.gpu_model_runner:GPUModelRunner",
@@ -41,5 +41,5 @@ def run(journal: Journal, subject: str) -> None:
     del cache, weight, layers
     with journal.phase_of("shutdown"):
         runner.shutdown()
-    gc.collect()
+    collect_garbage()
     journal.result("alive", [kind for kind, memory in held.items() if not memory.expired()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 from conformance.scenarios import extension
 from conformance.scenarios.child import Journal
 from conformance.scenarios.driving import drive
+from conformance.scenarios.garbage import collect_garbage
 from conformance.scenarios.scheduled import Schedule
 from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder, held_copies
@@ -154,7 +154,7 @@ def _run_engine(
         with journal.phase_of("shutdown engine"):
             llm.llm_engine.engine_core.shutdown()
         del llm, schedule
-        gc.collect()
+        collect_garbage()
         journal.result("tensors_left" + suffix, _alive(tensors))
         journal.result(
             "built" + suffix,

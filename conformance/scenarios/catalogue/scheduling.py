@@ -181,7 +181,7 @@ SCENARIOS = (
         steps=(
             Step(
                 "greedy",
-                requests(_CROWD, **{**_TOP, "max_tokens": 48}),
+                requests(_CROWD, **{**GREEDY, "max_tokens": 48}),
                 against=TRANSFORMERS,
             ),
             Step("choosers", _CHOOSERS),

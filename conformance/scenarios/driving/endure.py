@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.scenarios.driving import generate
+from conformance.scenarios.garbage import collect_garbage
 
 
 def drive(llm: Any, step: dict[str, Any], adapters: dict[str, str]) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def usage_of_process() -> dict[str, int]:
     """
     import torch
 
-    gc.collect()
+    collect_garbage()
     objects = gc.get_objects()
     tensors = [item for item in objects if issubclass(type(item), torch.Tensor)]
     memories = {

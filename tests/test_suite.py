@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,23 @@ def test_collection_imports_neither_torch_nor_vllm() -> None:
         [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "imported: [] status: 0", done.stdout[-2000:]
+
+
+def test_all_checks_of_a_run_go_to_one_worker(tmp_path: Path) -> None:
+    """Of pytest and pytest-xdist there are versions that do not know each other's groups."""
+    (tmp_path / "test_group.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.xdist_group('run')\n"
+        "@pytest.mark.parametrize('check', range(8))\n"
+        "def test_check(check, worker_id):\n"
+        "    print(f'made by {worker_id}.')\n"
+    )
+    options = ["-n2", "--dist=loadgroup", "--no-loadscope-reorder", "-rP", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-c", "none.ini", "--rootdir=.", *options]
+    (tmp_path / "none.ini").write_text("[pytest]\n")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    workers = re.findall(r"made by (\w+)\.", done.stdout)
+    assert len(workers) == 8 and len(set(workers)) == 1, done.stdout
 
 
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSEGV"])

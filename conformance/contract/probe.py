@@ -21,7 +21,7 @@ from conformance.contract.checking import outcome_of
 from conformance.contract.installed import contract_of_installed
 from conformance.contract.rows import ContractRow
 from conformance.scenarios.child import Journal
-from conformance.scenarios.engine import ENGINE_DEFAULTS, watched_worker
+from conformance.scenarios.engine import engine_defaults, watched_worker
 from conformance.scenarios.subjects import worker_argument
 from conformance.surface.upstream import calls_super
 
@@ -101,7 +101,7 @@ def engine(
 
     torch.set_num_threads(1)
     worker = worker_argument(worker_cls)
-    arguments = {**ENGINE_DEFAULTS, **_in_this_process(), **worker}
+    arguments = {**engine_defaults(), **worker}
     if draft is not None:
         arguments["speculative_config"] = {
             "method": "draft_model",
@@ -136,16 +136,6 @@ def engine(
                     SamplingParams(temperature=0.0, max_tokens=6, detokenize=False),
                     use_tqdm=False,
                 )
-
-
-def _in_this_process() -> dict[str, Any]:
-    """What keeps the worker in this process: up to 0.22 vLLM takes "uni" for "mp" on the CPU."""
-    from packaging.version import Version
-    from vllm import __version__
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
-
-    old = Version(__version__) < Version("0.23")
-    return {"distributed_executor_backend": UniProcExecutor} if old else {}
 
 
 def key(row: ContractRow) -> str:

@@ -18,7 +18,7 @@ from conformance.kernels.replaced import replaced_steps
 from conformance.kernels.rows import LAUNCHED, OPERATOR, WAYS
 from conformance.kernels.store import Record, read
 from conformance.scenarios.child import Journal
-from conformance.scenarios.engine import ENGINE_DEFAULTS, watched_worker
+from conformance.scenarios.engine import engine_defaults, watched_worker
 from conformance.scenarios.subjects import worker_argument
 
 _CLASSES = {
@@ -85,7 +85,7 @@ def engine(
         with journal.phase_of("engine"):
             llm = LLM(
                 model=model,
-                **{**ENGINE_DEFAULTS, **worker},
+                **{**engine_defaults(), **worker},
                 speculative_config={
                     "method": "draft_model",
                     "model": draft,

@@ -20,7 +20,7 @@ from conformance.scenarios.scheduled import Schedule
 from conformance.scenarios.subjects import asked_class, worker_argument
 from conformance.surface.recorder import Recorder, held_copies
 
-ENGINE_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
     "max_model_len": 256,
@@ -29,7 +29,6 @@ ENGINE_DEFAULTS: dict[str, Any] = {
     "num_gpu_blocks_override": 64,
     "skip_tokenizer_init": True,
     "disable_log_stats": False,
-    "distributed_executor_backend": "uni",
     "seed": 0,
 }
 
@@ -93,7 +92,7 @@ def run(
     recorder = Recorder()
     journal.enter_hooks.append(lambda phase: setattr(recorder, "phase", phase))
     # Dynamo knows torch by its modules' classes, so nothing is recorded where it compiles.
-    eager = {**ENGINE_DEFAULTS, **scenario["engine"]}["enforce_eager"]
+    eager = {**_DEFAULTS, **scenario["engine"]}["enforce_eager"]
     journal.result("held_copies", held_copies())
     try:
         with recorder.recording() if eager else nullcontext():
@@ -113,12 +112,25 @@ def run(
     journal.result("patches_left", _changed(before, _torch_names()))
 
 
+def engine_defaults() -> dict[str, Any]:
+    """The arguments of ``LLM`` that every engine here is given, with the worker in this process."""
+    from packaging.version import Version
+    from vllm import __version__
+
+    if Version(__version__) >= Version("0.23"):
+        return {**_DEFAULTS, "distributed_executor_backend": "uni"}
+    # Before, vLLM takes "uni" for "mp" on the CPU, and a class for what it is.
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    return {**_DEFAULTS, "distributed_executor_backend": UniProcExecutor}
+
+
 def _arguments(scenario: dict[str, Any], variant: str, draft: str | None) -> dict[str, Any]:
     """The arguments of ``LLM`` for one of a scenario's engines, but for the model and the worker.
 
     A draft model is named where there is one; a variant may have no speculation at all.
     """
-    arguments = {**ENGINE_DEFAULTS, "worker_extension_cls": extension.PATH, **scenario["engine"]}
+    arguments = {**engine_defaults(), "worker_extension_cls": extension.PATH, **scenario["engine"]}
     if scenario["speculative"]:
         arguments["speculative_config"] = scenario["speculative"]
     arguments |= scenario["variants"][variant]

@@ -25,12 +25,12 @@ class Bench:
         """An engine that has served nothing yet."""
         from vllm import LLM
 
-        from conformance.scenarios.engine import ENGINE_DEFAULTS
+        from conformance.scenarios.engine import engine_defaults
         from conformance.scenarios.subjects import worker_argument
 
         with self._collecting():
             return LLM(
-                model=self._model, **{**ENGINE_DEFAULTS, **worker_argument(self._worker_cls)}
+                model=self._model, **{**engine_defaults(), **worker_argument(self._worker_cls)}
             )
 
     @property

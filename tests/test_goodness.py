@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 
 from conformance.references.goodness import (
-    ERROR_RATE,
     POWER,
     chi_square_survival,
     detectable,
@@ -57,10 +56,11 @@ def _drawn(source, draws, seed):
 
 
 def test_draws_from_the_distribution_have_p_values_from_0_to_1():
-    values = sorted(fit(_drawn(_TARGET, 2000, seed), _TARGET).p_value for seed in range(200))
+    fits = [fit(_drawn(_TARGET, 2000, seed), _TARGET) for seed in range(200)]
+    values = sorted(chi_square_survival(found.statistic, 3) for found in fits)
     # Kolmogorov's distance from uniform: above 0.14 in one of a thousand.
     assert max(abs(p - (i + 0.5) / 200) for i, p in enumerate(values)) < 0.14
-    assert values[0] > ERROR_RATE
+    assert all(found.holds for found in fits)
 
 
 def test_a_source_at_the_detectable_distance_is_seen_as_often_as_promised():
@@ -76,8 +76,18 @@ def test_a_source_at_the_detectable_distance_is_seen_as_often_as_promised():
 
 def test_rare_outcomes_share_a_bin():
     target = {**{i: 0.001 for i in range(100)}, "a": 0.5, "b": 0.4}
+    found = fit({"a": 500, "b": 400, **{i: 1 for i in range(100)}}, target)
+    assert found.bins == 3 and found.statistic == pytest.approx(0.0) and found.holds
+
+
+def test_a_rare_outcome_that_comes_far_too_often_is_found_in_a_full_bin():
+    target = {**{i: 0.001 for i in range(100)}, "a": 0.5, "b": 0.4}
     found = fit({"a": 500, "b": 400, 5: 100}, target)
-    assert found.bins == 3 and found.statistic == pytest.approx(0.0)
+    assert not found.holds and "5: 100 draws, 1.0 expected" in str(found)
+
+
+def test_a_single_text_that_is_drawn_always_is_found_without_a_second_bin():
+    assert not fit({"a": 1500}, {"a": 0.003}).holds
 
 
 def test_an_impossible_outcome_is_no_chance():

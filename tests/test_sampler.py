@@ -7,6 +7,18 @@ import math
 import numpy as np
 import pytest
 
+from conformance.references.expected import conforms, ending, settings_of, text_probabilities, words
+from conformance.references.reference import (
+    ForcedQuery,
+    Provenance,
+    ReferenceSet,
+    SequenceReference,
+    StepReference,
+    query_from_json,
+    query_to_json,
+    reference_set_from_json,
+    reference_set_to_json,
+)
 from conformance.references.sampler import Settings, distribution, log_softmax
 
 # Logits whose softmax is 1/2, 1/4, 1/8, 1/16, 1/16, but for a constant that changes nothing.
@@ -183,3 +195,128 @@ def test_a_distribution_over_another_support_is_normalised_over_it():
 def test_no_distribution_is_an_error():
     with pytest.raises(ValueError, match="no distribution"):
         log_softmax(np.full(3, -np.inf))
+
+
+def _scored(query, rows):
+    """A reference's answer to a query, from a row of logits per token."""
+    steps = tuple(
+        StepReference(token, float(log_softmax(np.array(row))[token]), (), (), logits=tuple(row))
+        for token, row in zip(query.continuation, rows, strict=True)
+    )
+    return SequenceReference(query.prompt, steps, len(steps), len(rows[0]))
+
+
+def test_logits_survive_json_and_older_files_have_none():
+    query = ForcedQuery((5,), (0, 1), logits=True)
+    answer = _scored(query, [(0.1, -1 / 3, 1e-300), (2.0, 3.0, -5.5)])
+    written = ReferenceSet(Provenance("hand", {}, "float64", "none", "none", "cpu"), (answer,))
+    data = reference_set_to_json(written)
+    assert reference_set_from_json(data).sequences == (answer,)
+    assert query_from_json(query_to_json(query)) == query
+    for step in data["sequences"][0]["steps"]:
+        del step["logits"]
+    assert not any(s.logits for s in reference_set_from_json(data).sequences[0].steps)
+    assert "logits" not in query_to_json(ForcedQuery((5,), (0, 1)))
+
+
+def test_the_probability_of_a_text_is_the_product_of_its_tokens():
+    # Whatever came before, token 0 has 3/4 at the first step, and 1/4 after a 0, 1/2 after a 1.
+    after = {(): 3 / 4, (0,): 1 / 4, (1,): 1 / 2}
+
+    def ask(queries):
+        return [
+            _scored(
+                query,
+                [
+                    (
+                        math.log(after[query.continuation[:i]]),
+                        math.log1p(-after[query.continuation[:i]]),
+                    )
+                    for i in range(len(query.continuation))
+                ],
+            )
+            for query in queries
+        ]
+
+    found = text_probabilities((1,), [(0, 0), (0, 1), (1, 0), (0, 1)], Settings(), ask)
+    assert found == pytest.approx({(0, 0): 3 / 16, (0, 1): 9 / 16, (1, 0): 1 / 8})
+
+
+def test_bad_words_and_the_end_of_the_text_are_token_ids():
+    settings = settings_of({"bad_words": ["w0007 w0123", "w0004"], "stop_token_ids": [9]})
+    assert settings.bad_words == ((7, 123), (4,)) and settings.stop_ids == (9, 2)
+
+
+_WHOLE = (30, 31, 2, 40, 41, 40, 41, 50)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tokens", "text", "reasons"),
+    [
+        pytest.param({}, (30, 31, 2), " w0030 w0031", ("stop", None), id="end of the text"),
+        pytest.param({"ignore_eos": True, "max_tokens": 4}, _WHOLE[:4], None, None, id="limit"),
+        pytest.param({"max_tokens": 2}, (30, 31), " w0030 w0031", None, id="limit before the end"),
+        pytest.param({"max_tokens": 3}, (30, 31, 2), None, ("stop", None), id="end at the limit"),
+        pytest.param({"stop_token_ids": [31]}, (30, 31), " w0030", ("stop", 31), id="stop token"),
+        pytest.param(
+            {"ignore_eos": True, "stop": ["w0041 w0040"]},
+            _WHOLE[:6],
+            " w0030 w0031 w0040 ",
+            ("stop", "w0041 w0040"),
+            id="stop text over two tokens",
+        ),
+        pytest.param(
+            {"ignore_eos": True, "stop": ["41", "0040"], "include_stop_str_in_output": True},
+            _WHOLE[:4],
+            " w0030 w0031 w0040",
+            ("stop", "0040"),
+            id="the first of two, included",
+        ),
+    ],
+)
+def test_a_request_ends_at_what_comes_first(parameters, tokens, text, reasons):
+    found = ending(_WHOLE, {"max_tokens": 8, **parameters})
+    assert found.tokens == tokens
+    assert found.text == (words(tokens) if text is None else text)
+    assert (found.finish_reason, found.stop_reason) == (reasons or ("length", None))
+
+
+def test_too_short_a_text_tells_no_ending():
+    with pytest.raises(ValueError, match="do not tell"):
+        ending(_WHOLE[:2], {"max_tokens": 8})
+
+
+_OBJECT = {
+    "json": {
+        "properties": {
+            "n": {"type": "integer", "minimum": 0, "maximum": 9},
+            "c": {"enum": ["x"]},
+            "ok": {"type": "boolean"},
+        },
+        "required": ["n", "c", "ok"],
+    }
+}
+_NESTED = {"grammar": "..."}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "inside"),
+    [
+        ({"regex": "a+b"}, "aab", True),
+        ({"regex": "a+b"}, "aabc", False),
+        ({"choice": ["yes", "no"]}, "no", True),
+        ({"choice": ["yes", "no"]}, "n", False),
+        (_OBJECT, '{"n": 9, "c": "x", "ok": true}', True),
+        (_OBJECT, '{"n": 10, "c": "x", "ok": true}', False),
+        (_OBJECT, '{"n": true, "c": "x", "ok": true}', False),
+        (_OBJECT, '{"n": 9, "c": "y", "ok": true}', False),
+        (_OBJECT, '{"n": 9, "c": "x", "ok": 1}', False),
+        (_OBJECT, '{"n": 9, "c": "x"}', False),
+        (_OBJECT, '{"n": 9, "c": "x", "ok": tr', False),
+        (_NESTED, "((y))", True),
+        (_NESTED, "((y)", False),
+        (_NESTED, "y", False),
+    ],
+)
+def test_a_text_is_in_a_grammars_language_or_not(grammar, text, inside):
+    assert (conforms(text, grammar) is None) == inside

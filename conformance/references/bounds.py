@@ -5,7 +5,8 @@ what was not measured: other instruction sets, thread counts and batch sizes sum
 Nothing else sets a bound. One that is too tight is measured again, with what made it so among the
 measured; it is not widened by hand.
 
-To measure again: ``python benchmarks/measure_bounds.py``, which prints the entries below.
+To measure again: ``python benchmarks/measure_bounds.py``, and for processed log-probabilities
+``python benchmarks/measure_sampling_bounds.py``, which print the entries below.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ were no nearer than 1.0e-2 on ``tiny-llama`` and 2.1e-3 on ``smollm2-135m``.
 class Measurement:
     """One measurement of vLLM's own CPU engine against the float64 reference.
 
-    ``what`` is ``logprob`` (error of one log-probability) or ``margin`` (error of the difference of
-    two at one step, which decides between two tokens); ``dtype`` is the engine's. ``largest``, in
-    nats, is over ``values`` log-probabilities in ``steps`` steps of ``sequences`` greedy runs, the
-    five likeliest tokens per step, prompts of 1 to 430 tokens, batched and one by one, with each of
-    ``threads`` OpenMP threads.
+    ``what`` is ``logprob`` (error of one log-probability), ``margin`` (error of the difference of
+    two at one step, which decides between two tokens) or ``processed`` (error of one after
+    penalties, temperature and cuts, times the temperature where that is below 1); ``dtype`` is the
+    engine's. ``largest``, in nats, is over ``values`` log-probabilities in ``steps`` steps of
+    ``sequences`` runs, with prompts of 1 to 430 tokens and each of ``threads`` OpenMP threads. For
+    ``processed`` they are seeded draws, batched, and all tokens that are left; otherwise greedy,
+    batched and one by one, and the five likeliest tokens per step.
     """
 
     what: str
@@ -47,11 +50,14 @@ class Measurement:
 
 
 def _float32(
-    what: str, recipe: str, largest: float, counts: tuple[int, int, int], vllm: str
+    what: str,
+    recipe: str,
+    largest: float,
+    counts: tuple[int, int, int],
+    vllm: str,
+    date: str = "2026-11-30",
 ) -> Measurement:
-    return Measurement(
-        what, "float32", recipe, largest, *counts, (1, 2), "2026-11-30", vllm, "2.13.0+cpu"
-    )
+    return Measurement(what, "float32", recipe, largest, *counts, (1, 2), date, vllm, "2.13.0+cpu")
 
 
 _TINY = (56, 1792, 8960)
@@ -66,6 +72,9 @@ MEASUREMENTS = (
     _float32("margin", "tiny-llama", 5.61e-5, _TINY, "0.31.0"),
     _float32("margin", "tiny-llama", 5.61e-5, _TINY, "0.32.0"),
     _float32("margin", "smollm2-135m", 9.06e-5, _REAL, "0.32.0"),
+    _float32("processed", "tiny-llama", 5.88e-5, (320, 1920, 634276), "0.30.0", "2026-12-01"),
+    _float32("processed", "tiny-llama", 5.88e-5, (320, 1920, 634276), "0.31.0", "2026-12-01"),
+    _float32("processed", "tiny-llama", 9.43e-5, (320, 1920, 634270), "0.32.0", "2026-12-01"),
 )
 """No run among them chose another token than the reference's best. On tiny-llama the error grows
 with the length of the prompt, from 9e-6 at one token to 4e-5 at 333: float32 rotary angles."""

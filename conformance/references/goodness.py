@@ -13,8 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 __all__ = ["Fit", "chi_square_survival", "detectable", "distance", "fit", "noncentral_survival"]
+
+Outcome = TypeVar("Outcome", bound=Hashable)
 
 ERROR_RATE = 1e-6
 """Probability of a false alarm, per test."""
@@ -25,7 +28,7 @@ LEAST_EXPECTED = 10.0
 
 @dataclass(frozen=True)
 class Fit:
-    """What a test says: the statistic, its p-value, and the bin that deviates most.
+    """What a test says: the statistic, a p-value, and the bin that deviates most.
 
     ``detectable`` is the distance (see `distance`) at which another source is seen.
     """
@@ -49,15 +52,17 @@ class Fit:
         )
 
 
-def fit(counts: Mapping[Hashable, int], probabilities: Mapping[Hashable, float]) -> Fit:
+def fit(counts: Mapping[Outcome, int], probabilities: Mapping[Outcome, float]) -> Fit:
     """Hold draws, counted by outcome, against the probability of each outcome.
 
     Outcomes that expect fewer than `LEAST_EXPECTED` draws share a bin, together with what
-    ``probabilities`` leaves out of 1; a draw of an outcome of probability 0 is a p-value of 0.
-    Errors: ValueError when there are fewer than two bins.
+    ``probabilities`` leaves out of 1; one of them that comes far too often is a finding of its own
+    (`_repetition`), which takes half of the error rate. A draw of an outcome of probability 0 is a
+    p-value of 0. ``probabilities`` must have every outcome that was drawn.
+    Errors: ValueError when there are fewer than two bins, and no other finding.
     """
     draws = sum(counts.values())
-    impossible = [o for o, count in counts.items() if count and probabilities.get(o) == 0.0]
+    impossible = [o for o, count in counts.items() if count and probabilities[o] == 0.0]
     seen: dict[str, int] = {}
     expected: dict[str, float] = {}
     for outcome, probability in probabilities.items():
@@ -73,20 +78,42 @@ def fit(counts: Mapping[Hashable, int], probabilities: Mapping[Hashable, float])
         least = min(expected, key=lambda outcome: expected[outcome])
         expected[least] += max(rest, 0.0)
         seen[least] += others
+    rare = {o: n for o, n in counts.items() if probabilities[o] * draws < LEAST_EXPECTED}
+    often = max(rare, key=lambda outcome: rare[outcome], default=None)
+    repeated = _repetition(rare[often], draws) if often is not None else 1.0
+    freedom = max(len(expected) - 1, 1)
+
+    def told(statistic: float, p_value: float, worst: str) -> Fit:
+        sees = detectable(freedom, draws)
+        return Fit(draws, len(expected), statistic, p_value, sees, worst)
+
+    if impossible:
+        return told(math.inf, 0.0, f"{impossible[0]}, which has no probability at all")
+    if often is not None and 2 * repeated < ERROR_RATE:
+        wanted = probabilities[often] * draws
+        text = f"{often}: {rare[often]} draws, {wanted:.1f} expected"
+        return told(math.inf, 2 * repeated, text)
     if len(expected) < 2:
         raise ValueError(f"{len(expected)} bins of at least {LEAST_EXPECTED:g} draws, of {draws}")
     terms = {o: (seen[o] - wanted) ** 2 / wanted for o, wanted in expected.items()}
     statistic = sum(terms.values())
     worst = max(terms, key=lambda outcome: terms[outcome])
-    text = f"{worst}: {seen[worst]} draws, {expected[worst]:.1f} expected"
-    freedom = len(expected) - 1
-    p_value = chi_square_survival(statistic, freedom)
-    if impossible:
-        text, p_value = f"{impossible[0]}, which has no probability at all", 0.0
-    return Fit(draws, len(expected), statistic, p_value, detectable(freedom, draws), text)
+    p_value = min(1.0, 2 * chi_square_survival(statistic, freedom))
+    return told(statistic, p_value, f"{worst}: {seen[worst]} draws, {expected[worst]:.1f} expected")
 
 
-def distance(source: Mapping[Hashable, float], target: Mapping[Hashable, float]) -> float:
+def _repetition(count: int, draws: int) -> float:
+    """A bound on the probability that any outcome too rare for a bin is drawn so often.
+
+    Any of them has p < L/n of L expected draws. The chance that one is drawn c times is at most
+    C(n, c) p^c, and the sum over all of them at most C(n, c) (L/n)^(c - 1), as their p add up to 1
+    at most.
+    """
+    ways = math.lgamma(draws + 1) - math.lgamma(count + 1) - math.lgamma(draws - count + 1)
+    return math.exp(min(0.0, ways + (count - 1) * math.log(LEAST_EXPECTED / draws)))
+
+
+def distance(source: Mapping[Outcome, float], target: Mapping[Outcome, float]) -> float:
     """The chi-square distance of two distributions: sqrt(sum((q - p)^2 / p)); inf outside of p."""
     outside = any(q > 0 and target.get(outcome, 0.0) == 0.0 for outcome, q in source.items())
     if outside:
@@ -96,7 +123,7 @@ def distance(source: Mapping[Hashable, float], target: Mapping[Hashable, float])
 
 def detectable(freedom: int, draws: int) -> float:
     """The distance at which draws from another source fail the test with `POWER`."""
-    limit = _least(lambda x: chi_square_survival(x, freedom) <= ERROR_RATE)
+    limit = _least(lambda x: 2 * chi_square_survival(x, freedom) <= ERROR_RATE)
     shift = _least(lambda x: noncentral_survival(limit, freedom, x) >= POWER)
     return math.sqrt(shift / draws)
 

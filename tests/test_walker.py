@@ -16,6 +16,7 @@ import pytest
 
 from conformance.surface import outline
 from conformance.surface.inventory import dumps
+from conformance.surface.program import speaks_of_device
 from conformance.surface.sources import SourceTree, memory_tree
 from conformance.surface.walker import walk
 from conformance.target import WrongUse
@@ -53,6 +54,29 @@ def test_a_syntax_error_is_a_sentence_with_path_and_line(text):
     broken = BODY.replace("import torch", "import torch\nfrom vllm import broken")
     with pytest.raises(WrongUse, match=r"^vllm/broken\.py, line \d, is not Python"):
         walk(tree(**{RUNNER: broken, "vllm/broken.py": text}))
+
+
+@pytest.mark.parametrize(
+    ("text", "speaks"),
+    [
+        ("torch.cuda.synchronize()", True),
+        ("cuda", True),
+        ("barracuda or cudart", False),
+        ("barracuda, or 'cuda'", True),
+        ("current_platform.is_rocm()", True),
+        ("current_platform.name", False),
+        ("x.to(d, non_blocking=True)", True),
+    ],
+)
+def test_what_a_source_is_looked_through_for_are_whole_words(text, speaks):
+    assert speaks_of_device(text) is speaks
+
+
+def test_a_function_at_the_very_start_of_a_source_is_cut_too():
+    text = "def first():\n    return 1\n\nasync def second(): return 2\n"
+    tree, spans = outline.parse(text, "start.py")
+    assert spans == {1: (2, 2)}
+    assert [node.lineno for node in tree.body] == [1, 4]
 
 
 def test_a_syntax_error_in_a_body_that_was_left_out_is_a_sentence_too():

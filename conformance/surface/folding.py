@@ -10,9 +10,19 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from conformance.surface.handed import (
+    ANYTHING,
+    FALSE,
+    NONE,
+    SOMETHING,
+    Parameter,
+    parameter_names,
+    word_of,
+)
 from conformance.surface.program import (
     Class,
     FunctionNode,
@@ -77,6 +87,9 @@ _HARDWARE_PARTS = (
 )
 """One of these is in each text that ``_HARDWARE`` finds something in, and is found faster."""
 
+_VENDORS = frozenset({"amd", "cuda", "nvidia", "rocm", "tpu", "xpu"})
+"""Packages of what runs on the hardware of one vendor: ``vllm.models.minimax_m3.nvidia``."""
+
 _WORD = re.compile(r"\w+")
 _GRAPH_QUERIES = re.compile(r"^(has_|requires_|is_valid|separate_|uses_|valid_|decode_|mixed_)")
 
@@ -105,8 +118,15 @@ class Folder:
         self._masks: dict[int, tuple[int, int]] = {}
         self._raises: dict[int, bool] = {}
         self._keep: list[object] = []
+        self._words: dict[str, ast.expr] = {}
         self._asked: list[tuple[ast.expr, Place]] = []
+        self._seen: set[int] = set()
+        self._own_stores: dict[int, dict[str, list[ast.expr]]] = {}
+        self._known_conditions: list[tuple[ast.expr, Place, list[str], tuple[int, ...]]] = []
         self._unset: dict[str, tuple[Unset, ...]] = {}
+        self._handed: Mapping[int, Mapping[str, Parameter]] = {}
+        self._doubted: Mapping[str, int] = {}
+        self._of_names: list[tuple[ast.expr, str, FunctionNode]] = []
         self._active: set[tuple[int, str]] = set()
         self._platform_values: dict[str, object] = {}
         self.platform = self._class("vllm.platforms.cpu", "CpuPlatform")
@@ -131,19 +151,103 @@ class Folder:
             found = self._decide(condition, place)
             self._masks[id(condition)] = found
             self._asked.append((condition, place))
+            name = _asked_name(condition) if place.functions else ""
+            if name:
+                self._of_names.append((condition, name, place.functions[0]))
         return found
+
+    def asked_parameters(self) -> dict[int, set[str]]:
+        """The parameters that conditions ask for, by the id of their function's node."""
+        found: dict[int, set[str]] = {}
+        for _, name, function in self._of_names:
+            if name in parameter_names(function):
+                found.setdefault(id(function), set()).add(name)
+        return found
+
+    def holds(self, word: str, place: Place) -> tuple[int, int]:
+        """Of a word of a call: where it can hold something, and where it can be None."""
+        if word in (ANYTHING, NONE, FALSE, SOMETHING):
+            return (
+                EVERYWHERE if word in (ANYTHING, SOMETHING) else 0,
+                EVERYWHERE if word in (ANYTHING, NONE) else 0,
+            )
+        node = self._words.get(word)
+        if node is None:
+            node = self._words[word] = ast.parse(word, mode="eval").body
+        known = self.value(node, place)
+        if known is not UNKNOWN:
+            return (EVERYWHERE if known else GPU, EVERYWHERE if known is None else GPU)
+        parameter = self._parameter(node, place)
+        if parameter is not None:
+            none = EVERYWHERE & ~(parameter.filled | (0 if parameter.is_none else parameter.empty))
+            return EVERYWHERE & ~parameter.empty, none
+        unset = self._unset_name(node, place) if self._unset else None
+        if unset is not None:
+            left = EVERYWHERE & ~unset.worlds
+            return left, EVERYWHERE if unset.is_none else left
+        return EVERYWHERE, 0 if self._is_never_none(node, place) else EVERYWHERE
+
+    def _is_never_none(self, node: ast.expr, place: Place) -> bool:
+        """Whether an annotation says of a parameter or field that it is not None."""
+        match node:
+            case ast.Name(id=name):
+                for function in place.functions:
+                    if name in self._local(function):
+                        annotation = _annotation_of(function, name)
+                        return annotation is not None and _excludes_none(annotation)
+                return False
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                cls = place.cls if owner == "self" else self._annotated_with(owner, place)
+                for base in cls.mro if cls is not None else ():
+                    for statement in base.node.body:
+                        match statement:
+                            case ast.AnnAssign(target=ast.Name(id=found)) if found == name:
+                                default = statement.value
+                                is_none = isinstance(default, ast.Constant) and not default.value
+                                return not is_none and _excludes_none(statement.annotation)
+                            case _:
+                                pass
+                return False
+            case _:
+                return False
+
+    def _parameter(self, node: ast.AST, place: Place) -> Parameter | None:
+        """What is known of a parameter that a name stands for."""
+        if not isinstance(node, ast.Name):
+            return None
+        for function in place.functions:
+            found = self._handed.get(id(function))
+            if found is not None and node.id in found:
+                parameter = found[node.id]
+                line = getattr(node, "lineno", 0)
+                is_first = function is place.functions[0]
+                return parameter if is_first and line <= parameter.until else None
+            if node.id in self._local(function):
+                return None
+        return None
 
     def decided(self, condition: ast.expr) -> tuple[int, int]:
         """The masks of a condition that was asked for before."""
         return self._masks[id(condition)]
 
-    def decide_again(self, unset: Mapping[str, tuple[Unset, ...]]) -> set[int]:
+    def decide_again(
+        self,
+        unset: Mapping[str, tuple[Unset, ...]],
+        handed: Mapping[int, Mapping[str, Parameter]],
+        doubted: Mapping[str, int],
+    ) -> set[int]:
         """Decide conditions anew, now that names are known that hold nothing in some worlds.
 
-        The ids of those conditions that are closed in more worlds than before.
+        ``handed`` has what is known of parameters, by the id of their function's node, ``doubted``
+        the worlds in which nothing shows that an option is more than one. The ids of those
+        conditions that are closed in more worlds than before.
         """
         self._unset = dict(unset)
-        names = {name.rpartition(":")[2] for name in unset}
+        self._handed = handed
+        self._doubted = doubted
+        names = {name.rpartition(":")[2] for name in unset} | set(doubted)
+        for known in handed.values():
+            names.update(known)
         aliases = {
             function: frozenset(
                 name
@@ -152,27 +256,42 @@ class Folder:
             )
             for function, local in self._locals.items()
         }
+        aliased = {function for function, found in aliases.items() if found}
         before: dict[int, tuple[int, int]] = {}
         again: list[tuple[ast.expr, Place]] = []
-        for condition, place in self._asked:
-            may = any(aliases.get(id(function)) for function in place.functions)
-            if not may and names.isdisjoint(_WORD.findall(place.module.text_of(condition))):
+        for condition, place, words, functions in self._conditions():
+            if names.isdisjoint(words) and aliased.isdisjoint(functions):
                 continue
-            if id(condition) not in before and self._mentions_unset(condition, place):
+            if self._mentions_unset(condition, place):
                 before[id(condition)] = self._masks.pop(id(condition))
                 again.append((condition, place))
         for condition, place in again:
             self.masks(condition, place)
         return {key for key, masks in before.items() if self._masks[key] != masks}
 
+    def _conditions(self) -> list[tuple[ast.expr, Place, list[str], tuple[int, ...]]]:
+        """The conditions that were asked for, with the words and the functions of each."""
+        for condition, place in self._asked:
+            if id(condition) not in self._seen:
+                self._seen.add(id(condition))
+                words = [*map(sys.intern, _WORD.findall(place.module.text_of(condition)))]
+                functions = tuple(map(id, place.functions))
+                self._known_conditions.append((condition, place, words, functions))
+        self._asked = []
+        return self._known_conditions
+
     def _mentions_unset(self, condition: ast.AST, place: Place) -> bool:
-        match condition:
-            case ast.Name():
-                return self._unset_name(condition, place) is not None
-            case ast.Attribute() if self._unset_name(condition, place) is not None:
+        kind = type(condition)
+        if kind is ast.Constant:
+            return False
+        if kind is ast.Name or kind is ast.Attribute:
+            assert isinstance(condition, ast.Name | ast.Attribute)
+            name = condition.id if isinstance(condition, ast.Name) else condition.attr
+            if name in self._doubted or self._unset_name(condition, place) is not None:
                 return True
-            case ast.Constant():
-                return False
+            if isinstance(condition, ast.Name):
+                return self._parameter(condition, place) is not None
+            return self._mentions_unset(condition.value, place)
         return any(self._mentions_unset(part, place) for part in ast.iter_child_nodes(condition))
 
     def _unset_name(self, node: ast.expr, place: Place) -> Unset | None:
@@ -232,16 +351,41 @@ class Folder:
                 held.append(value.cls)
         return held
 
+    def option_names(self, condition: ast.expr, place: Place) -> tuple[str, ...]:
+        """The names of an option in a condition that asks whether it is more than a number."""
+        match condition:
+            case ast.Compare(left=left, ops=[ast.Gt()], comparators=[ast.Constant()]):
+                pass
+            case _:
+                return ()
+        expression = left
+        if isinstance(left, ast.Name):
+            expression = self._definition(left.id, place)[0] or left
+        names = (word_of(left).rpartition(".")[2], word_of(expression).rpartition(".")[2])
+        return tuple(dict.fromkeys(filter(None, names)))
+
     def _without_unset(self, condition: ast.expr, place: Place) -> tuple[int, int] | None:
         """Masks of a condition that asks whether a name is set."""
         asked, holds, for_none = condition, True, False
         match condition:
+            case ast.Compare(
+                left=ast.Name(id=name) | ast.Attribute(attr=name),
+                ops=[ast.Gt()],
+                comparators=[ast.Constant()],
+            ) if name in self._doubted:
+                return EVERYWHERE & ~self._doubted[name], EVERYWHERE
             case ast.Compare(
                 left=left,
                 ops=[ast.Is() | ast.IsNot() as operator],
                 comparators=[ast.Constant(value=None)],
             ):
                 asked, holds, for_none = left, isinstance(operator, ast.IsNot), True
+        parameter = self._parameter(asked, place)
+        if parameter is not None:
+            none = EVERYWHERE & ~parameter.filled if for_none else EVERYWHERE
+            is_empty = parameter.is_none or not for_none
+            some = EVERYWHERE & ~parameter.empty if is_empty else EVERYWHERE
+            return (some, none) if holds else (none, some)
         unset = self._unset_name(asked, place)
         if unset is None or (for_none and not unset.is_none):
             return None
@@ -249,7 +393,7 @@ class Folder:
         return (possible, EVERYWHERE) if holds else (EVERYWHERE, possible)
 
     def _decide(self, condition: ast.expr, place: Place) -> tuple[int, int]:
-        if self._unset:
+        if self._unset or self._handed:
             masks = self._without_unset(condition, place)
             if masks is not None:
                 return masks
@@ -282,12 +426,53 @@ class Folder:
         known = self.value(condition, place)
         if known is not UNKNOWN:
             return (EVERYWHERE, GPU) if known else (GPU, EVERYWHERE)
-        masks = self._through(condition, place)
+        masks = self._of_vendor(condition, place) or self._through(condition, place)
         if masks is not None:
             return masks
         if not _asks_for_shape(condition) and _is_of_hardware(place.module.text_of(condition)):
             return WITHOUT_PROOF, WITHOUT_PROOF
         return EVERYWHERE, EVERYWHERE
+
+    def _of_vendor(self, condition: ast.expr, place: Place) -> tuple[int, int] | None:
+        """Masks of a question for an object of a class that is in a package for one vendor."""
+        match condition:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+                asked = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                classes = [self._class_of(one, place) for one in asked]
+                if all(c is not None and _is_of_vendor(c) for c in classes):
+                    return WITHOUT_PROOF, EVERYWHERE
+            case ast.Call(
+                func=ast.Name(id="next"),
+                args=[ast.GeneratorExp(generators=[only]), ast.Constant(value=None)],
+            ):
+                found = EVERYWHERE
+                for test in only.ifs:
+                    found &= self.masks(test, place)[0]
+                return (found, EVERYWHERE) if found != EVERYWHERE else None
+            case ast.Compare(
+                left=ast.Name(id=name),
+                ops=[ast.Is() | ast.IsNot() as operator],
+                comparators=[ast.Constant(value=None)],
+            ):
+                first, inside = self._definition(name, place)
+                if isinstance(first, ast.Call) and _last_name(first.func) == "next":
+                    masks = self._of_vendor(first, inside)
+                    if masks is not None:
+                        return masks[::-1] if isinstance(operator, ast.Is) else masks
+            case _:
+                pass
+        return None
+
+    def _class_of(self, node: ast.expr, place: Place) -> Class | None:
+        """The class of the tree that a name stands for."""
+        symbol = None
+        if isinstance(node, ast.Name) and self._is_local(node.id, place):
+            imported = self._local_import(node.id, place)
+            symbol = self._program.imported(imported) if imported else None
+        else:
+            symbol = self._program.resolve(place.module, node)
+        found = symbol.definition if symbol is not None else None
+        return found if isinstance(found, Class) else None
 
     def value(self, node: ast.expr, place: Place) -> object:
         """The expression's value on a CPU platform, or ``UNKNOWN``."""
@@ -608,7 +793,7 @@ class Folder:
         for base in cls.mro:
             key = (base, name)
             if key not in self._fields:
-                self._fields[key] = list(_field_values(base, name))
+                self._fields[key] = list(_field_values(base, name, self._own_stores))
             for expression, function in self._fields[key]:
                 inside = Place(base.module, base, (function,) if function else ())
                 found.append((expression, inside))
@@ -708,6 +893,51 @@ class Folder:
                 self.platform.module.restore(statement)
                 for inner in statement.body:
                     yield from _forced_by(inner)
+
+
+def _is_of_vendor(cls: Class) -> bool:
+    return not _VENDORS.isdisjoint(cls.module.name.split("."))
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+def _asked_name(condition: ast.expr) -> str:
+    """The name that a condition asks whether it is set."""
+    match condition:
+        case ast.Name(id=name):
+            return name
+        case ast.Compare(
+            left=ast.Name(id=name),
+            ops=[ast.Is() | ast.IsNot()],
+            comparators=[ast.Constant(value=None)],
+        ):
+            return name
+        case _:
+            return ""
+
+
+def _annotation_of(function: FunctionNode, name: str) -> ast.expr | None:
+    """The annotation of a parameter whose default is not None."""
+    arguments = function.args
+    order = [*arguments.posonlyargs, *arguments.args]
+    defaults: dict[str, ast.expr | None] = dict(
+        zip((a.arg for a in reversed(order)), reversed(arguments.defaults), strict=False)
+    )
+    defaults |= zip((a.arg for a in arguments.kwonlyargs), arguments.kw_defaults, strict=True)
+    for argument in (*order, *arguments.kwonlyargs):
+        if argument.arg == name:
+            default = defaults.get(name)
+            is_none = isinstance(default, ast.Constant) and default.value is None
+            return None if is_none else argument.annotation
+    return None
+
+
+def _excludes_none(annotation: ast.expr) -> bool:
+    """Whether an annotation names types of which None is none."""
+    text = ast.unparse(annotation)
+    return not re.search(r"None|Optional|Any|object|Union|\bT\b|Self", text)
 
 
 def _forced_by(statement: ast.stmt) -> Iterator[tuple[str, object]]:
@@ -811,8 +1041,13 @@ def _local_names(function: FunctionNode) -> tuple[dict[str, ast.expr | None], _L
     return found, imports
 
 
-def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNode | None]]:
-    """What a class itself assigns to a field, and in which method."""
+def _field_values(
+    cls: Class, name: str, known: dict[int, dict[str, list[ast.expr]]]
+) -> Iterator[tuple[ast.expr, FunctionNode | None]]:
+    """What a class itself assigns to a field, and in which method.
+
+    ``known`` keeps what methods assign to their object, by the id of the method's node.
+    """
     stores = cls.module.field_stores.get(name, ())
     for statement in cls.node.body:
         match statement:
@@ -825,19 +1060,16 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
                     first, last = cls.module.extent(statement)
                     if not any(first <= line <= last for line in stores):
                         continue
-                cls.module.restore(statement)
                 if is_property:
+                    cls.module.restore(statement)
                     expression = only_return(statement)
                     # One that computes its value says nothing here, and is no single value.
                     yield (expression or _ANYTHING), statement
-                for target, value in _assignments(statement):
-                    if (
-                        isinstance(target, ast.Attribute)
-                        and target.attr == name
-                        and isinstance(target.value, ast.Name)
-                        and target.value.id in ("self", "cls")
-                    ):
-                        yield value, statement
+                if id(statement) not in known:
+                    cls.module.restore(statement)
+                    known[id(statement)] = _own_stores(statement)
+                for value in known[id(statement)].get(name, ()):
+                    yield value, statement
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     if isinstance(target, ast.Name) and target.id == name:
@@ -848,6 +1080,21 @@ def _field_values(cls: Class, name: str) -> Iterator[tuple[ast.expr, FunctionNod
                     yield _ANYTHING if cls.is_dataclass else value, None
             case _:
                 pass
+
+
+def _own_stores(
+    function: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> dict[str, list[ast.expr]]:
+    """What a method assigns to attributes of its object or class."""
+    found: dict[str, list[ast.expr]] = {}
+    for target, value in _assignments(function):
+        if (
+            isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name)
+            and target.value.id in ("self", "cls")
+        ):
+            found.setdefault(target.attr, []).append(value)
+    return found
 
 
 def _assignments(

@@ -148,10 +148,11 @@ class Assigned:
     """An assignment to an attribute or a global.
 
     ``owner`` is the class whose method or body does it for its own instances, ``call`` what is
-    called for the value. A field's default ``is_default``: it is what a constructor is not given.
+    called for the value, ``read`` the object and the name of the attribute that the value is. A
+    field's default ``is_default``: it is what a constructor is not given.
     """
 
-    __slots__ = ("call", "empties", "function", "guard", "is_default", "is_none", "owner")
+    __slots__ = ("call", "empties", "function", "guard", "is_default", "is_none", "owner", "read")
 
     def __init__(
         self,
@@ -160,14 +161,21 @@ class Assigned:
         value: ast.expr | None,
         owner: Class | None,
         call: CallUse | None = None,
+        read: tuple[Node, str] | None = None,
     ) -> None:
         self.call = call
+        self.read = read
         self.function = function
         self.guard = guard
         self.is_default = False
         self.empties = isinstance(value, ast.Constant) and not value.value
         self.is_none = isinstance(value, ast.Constant) and value.value is None
         self.owner = owner
+
+
+Given = tuple[tuple[str, ...], tuple[tuple[str, str], ...], bool]
+"""What a call passes, in words (see ``handed``): by position, by name, and whether any more."""
+NOTHING: Given = ((), (), False)
 
 
 class CallUse:
@@ -179,6 +187,7 @@ class CallUse:
         "callee",
         "decorated",
         "function",
+        "given",
         "guard",
         "guessed",
         "implicit",
@@ -207,9 +216,11 @@ class CallUse:
         implicit: bool = False,
         decorated: Function | Class | None = None,
         named: tuple[str, ...] = (),
+        given: Given = NOTHING,
     ) -> None:
         self.decorated = decorated
         self.named = named
+        self.given = given
         self.solver = solver
         self.function = function
         self.callee = callee

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 
-_DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?def[ \t]+\w+", re.MULTILINE)
+_DEF = re.compile(r"\n([ \t]*)(?:async[ \t]+)?def[ \t]+\w+")
+_FIRST_DEF = re.compile(_DEF.pattern.removeprefix(r"\n"))
 _HEADER = re.compile(r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
 
 Span = tuple[int, int]
@@ -57,47 +59,36 @@ def _cut(text: str) -> tuple[str, dict[int, Span]] | None:
     position = line = 0
     pieces: list[str] = []
     kept = 0
-    for match in _DEF.finditer(text):
-        if match.start() < position:
-            continue
-        end = _header_end(text, match.end())
+    match = _FIRST_DEF.match(text) or _DEF.search(text)
+    while match is not None:
+        position = match.end()
+        end = _header_end(text, position)
         if end is None:
             return None
-        while line + 1 < len(starts) and starts[line + 1] <= end:
-            line += 1
+        number = bisect_right(starts, match.start(1), line) - 1
+        line = bisect_right(starts, end, number) - 1
         rest = text[end + 1 : starts[line] + len(lines[line])].strip()
-        if rest and not rest.startswith("#"):
-            continue  # a body on the line of its header
-        number = text.count("\n", 0, match.start()) if not spans else None
-        if number is None:
-            number = _line_of(starts, match.start(), line)
-        indent = len(match[1].expandtabs())
-        first = line + 1
-        last = _last_line(lines, first, indent)
-        if last < first:
-            return None
-        body = "\n".join(lines[first : last + 1])
-        if body.count('"""') % 2 or body.count("'''") % 2:
-            return None
-        pieces.append(text[kept : starts[first]])
-        pieces.append(match[1] + " pass" + "\n" * (last - first))
-        kept = starts[last] + len(lines[last])
-        position = kept
-        spans[number + 1] = (first + 1, last + 1)
-        line = last
+        if not rest or rest.startswith("#"):  # else a body on the line of its header
+            first = line + 1
+            last = _last_line(lines, first, len(match[1].expandtabs()))
+            if last < first:
+                return None
+            position = starts[last] + len(lines[last])
+            body = text[starts[first] : position]
+            if body.count('"""') % 2 or body.count("'''") % 2:
+                return None
+            pieces.append(text[kept : starts[first]])
+            pieces.append(match[1] + " pass" + "\n" * (last - first))
+            kept = position
+            spans[number + 1] = (first + 1, last + 1)
+            line = last
+        match = _DEF.search(text, position)
     pieces.append(text[kept:])
     return "".join(pieces), spans
 
 
 def _line_starts(lines: list[str]) -> list[int]:
     return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
-
-
-def _line_of(starts: list[int], position: int, below: int) -> int:
-    """The line of a position at or above a line, counted from 0."""
-    while starts[below] > position:
-        below -= 1
-    return below
 
 
 def _header_end(text: str, position: int) -> int | None:

@@ -18,15 +18,24 @@ from conformance.surface.sources import SourceTree, decode
 from conformance.target import WrongUse
 
 if TYPE_CHECKING:
-    from conformance.surface.graph import CallUse, Guard, ImportUse, Node, Occurrence, Value
+    from conformance.surface.graph import (
+        CallUse,
+        Given,
+        Guard,
+        ImportUse,
+        Node,
+        Occurrence,
+        Value,
+    )
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-DEVICE_WORDS = re.compile(
-    r"\bcuda\b|torch\.accelerator|pin_memory|record_stream|non_blocking|torch\.Event|torch\.Stream"
-    r"|@triton\.jit|current_platform\.(is_|has_|support)"
+_DEVICE_PARTS = (
+    *("pin_memory", "non_blocking", "torch.accelerator", "record_stream", "torch.Event"),
+    *("torch.Stream", "@triton.jit"),
 )
-"""What a source that holds a site holds too."""
-_DEVICE_PARTS = ("cuda", "torch.", "pin_memory", "record_stream", "non_blocking", "triton", "_plat")
+"""A source that holds a site holds one of these, or one of the next two."""
+_CUDA = re.compile(r"cuda\b")
+_PLATFORM = re.compile(r"current_platform\.(is_|has_|support)")
 _FIELD_STORE = re.compile(r"\b(?:self|cls)\.(\w+)\s*(?:[=:,)]|[-+*/|&]=)")
 _GLOBAL = re.compile(r"^[ \t]+global[ \t]+([\w, \t]+)", re.MULTILINE)
 _CLASS_DECORATORS = {"dataclass", "dataclasses.dataclass", "config", "define"}
@@ -45,8 +54,15 @@ class Symbol:
 
 def speaks_of_device(text: str) -> bool:
     """Whether a source can hold a site."""
-    # The parts are in every text that the pattern finds something in, and are found faster.
-    return any(p in text for p in _DEVICE_PARTS) and DEVICE_WORDS.search(text) is not None
+    if any(part in text for part in _DEVICE_PARTS) or _PLATFORM.search(text) is not None:
+        return True
+    # A pattern that begins with a text is found faster than one with a word's boundary.
+    return any(not _in_word(text, match.start()) for match in _CUDA.finditer(text))
+
+
+def _in_word(text: str, position: int) -> bool:
+    before = text[position - 1 : position]
+    return before.isalnum() or before == "_"
 
 
 class Module:
@@ -369,10 +385,12 @@ class Function:
     ``mask`` has the worlds in which it is reached (see ``solver``); it ``is_proven`` if calls whose
     target is known lead to it. ``driven_as`` is the name of the entry point that it is, which what
     a decorator made of one does not have itself. ``returned`` has the guards of its ``return``
-    statements, and whether it is None that they return.
+    statements, and whether it is None that they return. ``entered`` has what known calls pass, who
+    calls, whether an object comes first, and the worlds; in those of ``unseen`` others may call.
     """
 
     __slots__ = (
+        "_place",
         "arguments",
         "calls",
         "cls",
@@ -380,6 +398,7 @@ class Function:
         "decorators",
         "driven_as",
         "edges",
+        "entered",
         "is_proven",
         "is_visited",
         "kind",
@@ -396,6 +415,7 @@ class Function:
         "returned",
         "seeds",
         "stored",
+        "unseen",
     )
 
     def __init__(
@@ -426,6 +446,9 @@ class Function:
         self.calls: list[CallUse | ImportUse] = []
         self.occurrences: list[Occurrence] = []
         self.edges: dict[tuple[Function, int, bool, bool], tuple[int, Guard | None]] = {}
+        self.entered: dict[tuple[Given, Function, bool], int] = {}
+        self.unseen = 0
+        self._place: Place | None = None
         self.decorated_with: list[Node] = []
         self.returned: list[tuple[Guard, bool]] = []
         self.own_contexts: int | None = None
@@ -446,6 +469,19 @@ class Function:
     def is_module(self) -> bool:
         """Whether it is a module's body."""
         return self.qualname == "<module>"
+
+    @property
+    def place(self) -> Place:
+        """Where its statements stand."""
+        if self._place is None:
+            functions: list[FunctionNode] = []
+            inner: Function | None = self
+            while inner is not None:
+                if inner.node is not None and not isinstance(inner.node, ast.Module):
+                    functions.append(inner.node)
+                inner = inner.parent
+            self._place = Place(self.module, self.cls, tuple(functions))
+        return self._place
 
     def __repr__(self) -> str:
         return self.key
@@ -468,6 +504,7 @@ class Program:
         self.package = package
         self._modules: dict[str, Module | None] = {}
         self._resolving: set[tuple[str, str]] = set()
+        self._with_packages: dict[str, tuple[Module, ...]] = {}
 
     @property
     def parsed(self) -> Iterator[Module]:
@@ -478,13 +515,16 @@ class Program:
         """Whether the tree has a module of this name."""
         return name in self.tree.files
 
-    def with_packages(self, name: str) -> Iterator[Module]:
+    def with_packages(self, name: str) -> tuple[Module, ...]:
         """What importing a module runs: the packages that it is in, outermost first, and itself."""
-        parts = name.split(".")
-        for count in range(1, len(parts) + 1):
-            module = self.module(".".join(parts[:count]))
-            if module is not None:
-                yield module
+        found = self._with_packages.get(name)
+        if found is None:
+            parts = name.split(".")
+            names = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+            modules = (self.module(one) for one in names)
+            found = tuple(module for module in modules if module is not None)
+            self._with_packages[name] = found
+        return found
 
     def module(self, name: str) -> Module | None:
         """The module, or None if the tree has none of this name.

@@ -113,9 +113,10 @@ class Reach:
         while queue or guessed:
             if queue:
                 caller = queue.popleft()
-                for (callee, line, _, by_name), (worlds, guard) in caller.edges.items():
-                    if callee in steps or not worlds & mask:
+                for key, (worlds, guard) in caller.edges.items():
+                    if not worlds & mask or key[0] in steps:
                         continue
+                    callee, line, _, by_name = key
                     if by_name:
                         guessed.append((caller, callee, line, guard))
                         continue
@@ -179,8 +180,12 @@ class Reach:
             if edges is None:
                 joined: dict[tuple[Function, int], int] = {}
                 for (callee, _, in_stream, by_name), (worlds, _) in caller.edges.items():
-                    key = (callee, stream if in_stream else 0)
-                    joined[key] = joined.get(key, 0) | levels(worlds, by_name)
+                    counts = everywhere.get((worlds, by_name))
+                    if counts is None:
+                        counts = levels(worlds, by_name)
+                    if counts:
+                        key = (callee, stream if in_stream else 0)
+                        joined[key] = joined.get(key, 0) | counts
                 edges = outgoing[caller] = [(c, extra, m) for (c, extra), m in joined.items()]
             for callee, extra, mask in edges:
                 passed = bits & mask

@@ -236,6 +236,20 @@ class CalledBack:
                 )
 
 
+class CalledUnseen:
+    """A function that may be called elsewhere, with arguments that are not known."""
+
+    __slots__ = ("mask",)
+
+    def __init__(self, mask: int) -> None:
+        self.mask = mask
+
+    def __call__(self, value: Value, mask: int) -> None:
+        """A value came, or is there in more worlds."""
+        if value.kind in ("function", "bound") and value.function is not None:
+            value.function.unseen |= mask & self.mask
+
+
 class Store:
     """Stores into a field of each object that comes."""
 
@@ -259,6 +273,28 @@ class Store:
                 self.solver.edge(
                     self.source, self.solver.global_node(module, self.name), mask & self.mask
                 )
+
+
+class Fill:
+    """Puts into the container that a field of each object is: its own, or the one of its class."""
+
+    __slots__ = ("mask", "name", "solver", "source", "store")
+
+    def __init__(self, solver: Solver, name: str, source: Node, mask: int) -> None:
+        self.store = Store(solver, name, source, mask)
+        self.solver, self.name, self.source, self.mask = solver, name, source, mask
+
+    def __call__(self, value: Value, mask: int) -> None:
+        """A value came, or is there in more worlds."""
+        self.store(value, mask)
+        if value.kind in ("instance", "class") and value.cls is not None:
+            for base in value.cls.mro:
+                if self.name in base.methods:
+                    return
+                node = base.attributes.get(self.name)
+                if node is not None:
+                    self.solver.edge(self.source, node, mask & self.mask)
+                    return
 
 
 class Super:

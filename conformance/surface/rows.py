@@ -164,11 +164,11 @@ class _Rows:
         site = way.site
         guard, chain = site.occurrence.guard, way.chain
         if way.on_cpu == "false":
-            closed = self._closed(guard)
+            closed = self._closed(guard, way.generation)
             if closed is not None:
                 return closed
             for function, around in zip(reversed(chain.functions), chain.guards, strict=False):
-                closed = self._closed(around)
+                closed = self._closed(around, way.generation)
                 if closed is not None:
                     return f"{function.qualname} is called only where not so: {closed}"
             if site.function.mask & GENERATION[way.generation] & ON_CPU:
@@ -177,7 +177,8 @@ class _Rows:
         if way.on_cpu == "unknown":
             for start in (guard, *chain.guards):
                 for inner in _outward(start):
-                    if inner.own & ON_CPU and not inner.own & SURELY and inner.condition:
+                    own = inner.own & GENERATION[way.generation]
+                    if own & ON_CPU and not own & SURELY and inner.condition:
                         text = self._text(inner.condition)
                         return f"{text}: nothing decides this for a CPU"
             if chain.by_name is not None:
@@ -187,11 +188,11 @@ class _Rows:
             return "its object comes from where a condition is not decided"
         return "no condition on the way excludes a CPU"
 
-    def _closed(self, guard: Guard) -> str | None:
+    def _closed(self, guard: Guard, generation: _Generation) -> str | None:
         """The outermost condition that no CPU passes, as a sentence."""
         found = None
         for inner in _outward(guard):
-            if not inner.own & ON_CPU:
+            if not inner.own & GENERATION[generation] & ON_CPU:
                 if inner.condition is None:
                     found = "an annotation is never evaluated here"
                 else:

@@ -29,6 +29,7 @@ from conformance.surface.program import Class, Function, Module, Program
 from conformance.surface.reactions import (
     Binder,
     CalledBack,
+    CalledUnseen,
     ClassOf,
     Imported,
     Method,
@@ -36,7 +37,7 @@ from conformance.surface.reactions import (
     Special,
     Within,
 )
-from conformance.surface.worlds import EVERYWHERE, ON_CPU
+from conformance.surface.worlds import EVERYWHERE, GPU, ON_CPU
 
 
 class Solver:
@@ -69,6 +70,8 @@ class Solver:
         """Fields that constructors of a class are given, and in which worlds."""
         self.stores: dict[str, list[Assigned]] = {}
         """Assignments to attributes by their names, to globals by ``module:name``."""
+        self.asserted: list[tuple[Function, Guard, str]] = []
+        """Attributes that must be true, and where."""
         self.platforms: tuple[tuple[Value, int], ...] = ()
 
     # --- values ------------------------------------------------------------------------------
@@ -213,8 +216,9 @@ class Solver:
                             if target.edges or target.uses:
                                 queue.append((target, value, fresh))
                 uses = node.uses
-                for index in range(len(uses)):  # those that come meanwhile are told by ``use``
-                    uses[index](value, new)
+                if uses:
+                    for index in range(len(uses)):  # ``use`` tells those that come meanwhile
+                        uses[index](value, new)
             if unvisited:
                 self._visit(self, unvisited.popleft())
 
@@ -223,6 +227,7 @@ class Solver:
     def start(self, function: Function, mask: int) -> None:
         """The function is run from outside, in some worlds."""
         self.roots[function] = self.roots.get(function, 0) | mask
+        function.unseen |= mask
         self.reach(function, mask)
 
     def reach(self, function: Function, mask: int, proven: bool = True) -> None:
@@ -263,8 +268,14 @@ class Solver:
         guard: Guard,
         mask: int,
         by_name: bool = False,
+        seen: bool = False,
     ) -> None:
-        """Note an edge of the call graph, and reach the callee."""
+        """Note an edge of the call graph, and reach the callee.
+
+        With ``seen``, what it passes is noted.
+        """
+        if not seen:
+            callee.unseen |= mask
         key = (callee, line, guard.in_stream, by_name)
         known, where = caller.edges.get(key, (0, None))
         if mask & ~known:
@@ -289,6 +300,9 @@ class Solver:
             case "own class":
                 assert value.cls is not None
                 self.add(call.result, self.instance(value.cls), mask)
+                constructor = self.method(value.cls, "__init__")
+                if constructor is not None:
+                    constructor.unseen |= mask
             case "instance":
                 assert value.cls is not None
                 names = ("__call__", "forward") if not call.implicit else ()
@@ -335,12 +349,31 @@ class Solver:
     ) -> None:
         if function.kind == "kernel" or not _takes(function, call):
             return
-        if isinstance(call.decorated, Function) and call.decorated.cls in self.driven:
-            function = self._copy_for(function, call.decorated)
-        self.call(call.function, function, call.line, call.guard, mask)
+        if isinstance(call.decorated, Function):
+            copied = self._copy_for(function, call.decorated)
+            if copied is not function:
+                # On a GPU nothing is left out: there it can be any of those that it decorates.
+                joined = 0 if call.decorated.cls in self.driven else mask & GPU
+                self._enter_one(call, function, receiver, joined, is_copied=True)
+                function = copied
+        self._enter_one(call, function, receiver, mask)
+
+    def _enter_one(
+        self,
+        call: CallUse,
+        function: Function,
+        receiver: Value | None,
+        mask: int,
+        is_copied: bool = False,
+    ) -> None:
+        if not mask:
+            return
+        self.call(call.function, function, call.line, call.guard, mask, seen=True)
         if function.arguments is None:
             return
-        if not function.is_visited:  # it is not followed, and may call what it is given
+        entry = (call.given, call.function, receiver is not None)
+        function.entered[entry] = function.entered.get(entry, 0) | mask
+        if not (function.is_visited or is_copied):  # it may call what it is given
             for argument in (*call.positional, *call.keywords.values()):
                 if argument is not None:
                     self.use(argument, CalledBack(self, call, mask))
@@ -423,6 +456,8 @@ class Solver:
             found = self.method(cls, name)
             if found is not None:
                 self._into(call, found, instance, mask)
+                if name == "__post_init__":  # what it is given are fields, by their order
+                    found.unseen |= mask
         self._note_given(call, cls, mask)
         if cls.is_dataclass and self.method(cls, "__init__") is None:
             order = [name for base in reversed(cls.mro) for name in base.annotations]
@@ -465,6 +500,7 @@ class Solver:
             call.line,
             call.guard,
             named=call.named,
+            given=call.given,
         )  # what __init__ returns is not what the call gives
         self._enter(quiet, function, instance, mask)
 
@@ -638,6 +674,8 @@ class Solver:
         ):  # a decorator calls nothing yet
             for argument in arguments:
                 self.edge(argument, call.result, mask)
+                if call.decorated is None:  # ``partial(f, flag=True)``
+                    self.use(argument, CalledUnseen(mask))
             return
         if name == "importlib.import_module":
             for argument in arguments:

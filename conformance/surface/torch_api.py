@@ -204,6 +204,9 @@ NEVER_CALLS_BACK = frozenset(
         "builtins.setattr",
         "builtins.str",
         "builtins.type",
+        "inspect.getdoc",
+        "inspect.getfile",
+        "inspect.getsource",
         "inspect.iscoroutinefunction",
         "inspect.signature",
         "typing.get_type_hints",
@@ -215,7 +218,8 @@ CONTAINER_READS = frozenset(
     {"copy", "get", "get_nowait", "items", "pop", "popitem", "popleft", "setdefault", "values"}
 )
 CONTAINER_WRITES = frozenset(
-    {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "update"}
+    {"add", "append", "appendleft", "extend", "insert", "put", "put_nowait", "set", "setdefault"}
+    | {"update"}
 )
 
 

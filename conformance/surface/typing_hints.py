@@ -85,6 +85,8 @@ class Hints:
 
     def _is_open(self, node: Node, mask: int) -> bool:
         """Whether an annotation can add to what is known of a node."""
+        if not node.values:  # it was not seeded
+            return True
         seeded = self._seeded.get(node)
         if seeded is not None:
             return seeded != (self._solver.made, mask)

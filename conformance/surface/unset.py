@@ -12,38 +12,70 @@ of what was reached; that can leave more names unset.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from conformance.surface.folding import Folder, Unset
-from conformance.surface.graph import Assigned, CallUse, Guard
+from conformance.surface.graph import Assigned, CallUse, Guard, Node
+from conformance.surface.handed import Parameter, parameters
 from conformance.surface.program import Class, Function
 from conformance.surface.solver import Solver
-from conformance.surface.worlds import EVERYWHERE, ON_CPU
+from conformance.surface.worlds import EVERYWHERE, ON_CPU, SURELY, WITHOUT_PROOF
 
 
 def leave_out_unset(solver: Solver, folder: Folder) -> None:
     """Narrow guards, edges and functions to what is left without the names that are never set."""
     known: dict[str, tuple[Unset, ...]] = {}
+    handed: dict[int, dict[str, Parameter]] = {}
+    asked = folder.asked_parameters()
+    stored: dict[tuple[int, str], int] = {}
     while True:
-        unset = dict(_unset(solver))
-        if unset == known:
+        unset = dict(_unset(solver, known))
+        given: dict[int, dict[str, Parameter]] = {}
+        for function, name, parameter in parameters(solver.functions, asked, folder.holds, stored):
+            given.setdefault(function, {})[name] = parameter
+        if (unset, given) == (known, handed):
             return
-        known = unset
-        changed = folder.decide_again(unset)
-        if not changed:
-            return
-        _close(solver, changed, folder)
-        _narrow(solver)
+        known, handed = unset, given
+        changed = folder.decide_again(unset, given, _doubted(solver, folder, unset))
+        if changed:
+            _close(solver, changed, folder)
+            _narrow(solver)
 
 
-def _unset(solver: Solver) -> Iterator[tuple[str, tuple[Unset, ...]]]:
-    """Names to which nothing but None or false is assigned in some worlds of a CPU."""
+def _doubted(
+    solver: Solver, folder: Folder, unset: Mapping[str, tuple[Unset, ...]]
+) -> dict[str, int]:
+    """Options with which an assertion holds only if a name is set that nothing surely sets.
+
+        if size > 1:
+            assert layer.can_share
+
+    That a layer is there for which it is asked is not known, so this is no refusal. The names of an
+    option, and the worlds in which nothing shows that it can be set.
+    """
+    found: dict[str, int] = {}
+    for function, guard, name in solver.asserted:
+        worlds = function.mask & guard.mask & SURELY
+        for known in unset.get(name, ()):
+            if known.worlds & worlds and guard.condition is not None and guard.holds:
+                for option in folder.option_names(guard.condition, function.place):
+                    found[option] = found.get(option, 0) | (known.worlds & worlds)
+    return found
+
+
+def _unset(
+    solver: Solver, known: Mapping[str, tuple[Unset, ...]]
+) -> Iterator[tuple[str, tuple[Unset, ...]]]:
+    """Names to which nothing but None or false is assigned in some worlds of a CPU.
+
+    ``known`` has those that were found before: what they hold is handed on.
+    """
     given = _given_to_constructors(solver)
     for name, stores in solver.stores.items():
         empty = [store for store in stores if store.empties]
         if not empty:
             continue
-        filled = _Filled(stores)
+        filled = _Filled(stores, known)
         if not ON_CPU & ~filled.by_anybody:
             continue
         found = tuple(
@@ -60,15 +92,18 @@ def _unset(solver: Solver) -> Iterator[tuple[str, tuple[Unset, ...]]]:
 class _Filled:
     """Where something is assigned to a name: by classes to what is their own, or by anybody."""
 
-    def __init__(self, stores: list[Assigned]) -> None:
+    def __init__(self, stores: list[Assigned], known: Mapping[str, tuple[Unset, ...]]) -> None:
         self.by_anybody = 0
         self.everywhere = 0
         self._by_class: dict[Class, int] = {}
         self._by_heirs: dict[Class, int] = {}
+        self.are_constants = not any(store.read is not None for store in stores)
         for store in stores:
             if store.empties:
                 continue
             mask = store.function.mask & store.guard.mask & _given(store.call)
+            if store.read is not None and mask & ON_CPU:
+                mask &= _read(*store.read, known)
             self.everywhere |= mask
             if store.owner is None:
                 self.by_anybody |= mask
@@ -113,7 +148,7 @@ def _unset_of(
     if is_default and owner is not None:
         fields = given.get(owner, {})
         worlds &= ~(fields.get(name, 0) | fields.get("*", 0))
-    is_none = all(store.is_none for store in own)
+    is_none = filled.are_constants and all(store.is_none for store in own)
     return Unset(worlds, is_none, owner, is_default) if worlds else None
 
 
@@ -136,6 +171,25 @@ def _given(call: CallUse | None) -> int:
             if not is_none:
                 given |= function.mask & guard.mask
     return given
+
+
+def _read(base: Node, name: str, known: Mapping[str, tuple[Unset, ...]]) -> int:
+    """The worlds in which an attribute of what a node holds can be anything but None or false.
+
+    Another object than those that are known may be there, so that it holds nothing is not proved.
+    """
+    if base.full or not base.values:
+        return EVERYWHERE
+    found = WITHOUT_PROOF
+    for value, worlds in base.values.items():
+        if value.kind != "instance" or value.cls is None:
+            return EVERYWHERE
+        for unset in known.get(name, ()):
+            if unset.owner in value.cls.mro and not unset.is_default:
+                worlds &= ~unset.worlds
+                break
+        found |= worlds
+    return found
 
 
 def _close(solver: Solver, changed: set[int], folder: Folder) -> None:
@@ -180,14 +234,18 @@ def _narrow(solver: Solver) -> None:
         if not new:
             continue
         reached[function] = known | new
-        for (callee, *_), (worlds, guard) in function.edges.items():
-            passed = new & worlds & (guard.mask if guard is not None else worlds)
-            if passed & ~reached.get(callee, 0):
-                queue.append((callee, passed))
+        for key, (worlds, guard) in function.edges.items():
+            passed = new & worlds
+            if passed and guard is not None:
+                passed &= guard.mask
+            if passed and passed & ~reached.get(key[0], 0):
+                queue.append((key[0], passed))
     for function in {**dict.fromkeys(solver.functions), **reached}:  # hubs are no functions
         left = function.mask & reached.get(function, 0)
         function.mask = left
         for key, (worlds, guard) in function.edges.items():
-            still = worlds & left & (guard.mask if guard is not None else worlds)
+            still = worlds & left
+            if guard is not None:
+                still &= guard.mask
             if still != worlds:
                 function.edges[key] = (still, guard)

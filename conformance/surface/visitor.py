@@ -25,8 +25,9 @@ from conformance.surface.graph import (
     Occurrence,
     Value,
 )
+from conformance.surface.handed import ONE, given_by
 from conformance.surface.program import Class, Function, FunctionNode, Module, Place
-from conformance.surface.reactions import ByString, Decorated, NotClasses, Store, Super
+from conformance.surface.reactions import ByString, Decorated, Fill, NotClasses, Store, Super
 from conformance.surface.solver import Solver
 from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
 
@@ -60,7 +61,8 @@ class _Visit:
         self.globals: set[str] = set()
         self.has_inner = False
         self.last_call: CallUse | None = None
-        self.place = _place(function)
+        self.last_read: tuple[Node, str, Node] | None = None
+        self.place = function.place
         self.rebound: dict[str, list[_Rebound]] = {}
 
     def run(self) -> None:
@@ -190,6 +192,8 @@ class _Visit:
                     self.expression(test, guard)
                     if message is not None:
                         self.expression(message, guard)
+                    if isinstance(test, ast.Attribute):
+                        self.solver.asserted.append((self.function, guard, test.attr))
                     guard = self._split(test, guard)[0]
                 case ast.Return(value=value):
                     self._returns(value, guard)
@@ -439,8 +443,22 @@ class _Visit:
         call = self.last_call if isinstance(value, ast.Call) else None
         if call is not None and call.result is not source:
             call = None
+        read = self._read_for(value, source)
         stores = self.solver.stores.setdefault(name, [])
-        stores.append(Assigned(self.function, guard, value, owner, call))
+        stores.append(Assigned(self.function, guard, value, owner, call, read))
+
+    def _read_for(self, value: ast.expr | None, source: Node | None) -> tuple[Node, str] | None:
+        """The object and the attribute without which a value that was just read is nothing."""
+        if self.last_read is None:
+            return None
+        base, attribute, found = self.last_read
+        match value:
+            case ast.Attribute():
+                return (base, attribute) if found is source else None
+            case ast.BoolOp(op=ast.And(), values=[*_, ast.Attribute(attr=name)]):
+                return (base, attribute) if name == attribute else None
+            case _:
+                return None
 
     def _into(self, container: ast.expr, guard: Guard) -> Callable[[Node, int], None]:
         """Puts a node's values into what an expression names, a container say."""
@@ -449,7 +467,7 @@ class _Visit:
             case ast.Attribute(value=value, attr=name):
                 base = self._quietly(value, guard)
                 if base is not None:
-                    return lambda source, mask: solver.use(base, Store(solver, name, source, mask))
+                    return lambda source, mask: solver.use(base, Fill(solver, name, source, mask))
             case ast.Subscript(value=value):
                 return self._into(value, guard)
             case ast.Name(id=name):
@@ -545,6 +563,7 @@ class _Visit:
             decorator.lineno,
             guard,
             decorated=value.function,
+            given=ONE,
         )
         self._call_use(use)
         self.solver.use(result, Decorated(self.solver, target, value))
@@ -595,6 +614,7 @@ class _Visit:
                         decorator.lineno,
                         guard,
                         decorated=cls,
+                        given=ONE,
                     )
                 )
         outer, outer_cls = self.class_body, self.cls
@@ -739,9 +759,12 @@ class _Visit:
         base = self.expression(node.value, guard)
         if base is None:
             self._unknown_base(node, guard, None)
+            self.last_read = None
             return None
         self._occurrence(base, node, "read", guard, None)
-        return self._attribute(base, node.attr, node, guard)
+        found = self._attribute(base, node.attr, node, guard)
+        self.last_read = (base, node.attr, found)
+        return found
 
     def _on_conditional(self, node: ast.IfExp, guard: Guard) -> Node | None:
         self.expression(node.test, guard)
@@ -937,6 +960,7 @@ class _Visit:
             attribute,
             base,
             named=tuple(keyword.arg for keyword in node.keywords if keyword.arg),
+            given=given_by(node),
         )
         self._call_use(use)
         self.last_call = use
@@ -1173,16 +1197,6 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
                 yield alias.asname or alias.name
         case _:
             pass
-
-
-def _place(function: Function) -> Place:
-    functions: list[FunctionNode] = []
-    inner: Function | None = function
-    while inner is not None:
-        if inner.node is not None and not isinstance(inner.node, ast.Module):
-            functions.append(inner.node)
-        inner = inner.parent
-    return Place(function.module, function.cls, tuple(functions))
 
 
 def _is_field(node: ast.expr | None) -> TypeGuard[ast.Call]:

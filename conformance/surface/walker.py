@@ -219,7 +219,8 @@ class _Walk:
                     mask = cls.mask & worlds
                     if mask & ~self._driven.get((cls, generation), 0):
                         self._driven[cls, generation] = mask
-                        self._drive(cls, entry_names(cls), mask)
+                        waited_for = [n for n in entry_names(cls) if n != "__init__"]
+                        self._drive(cls, waited_for, mask)
                         changed = True
         return changed
 
@@ -444,4 +445,7 @@ def _unhindered() -> Iterator[None]:
     finally:
         sys.setrecursionlimit(limit)
         if was_enabled:
+            if not gc.get_freeze_count():  # what came is old by now, and not looked at at once
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()

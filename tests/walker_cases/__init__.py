@@ -10,6 +10,7 @@ from tests.walker_cases import (
     calls,
     contexts,
     guards,
+    handed,
     launches,
     members,
     never,
@@ -18,5 +19,5 @@ from tests.walker_cases import (
 )
 from tests.walker_cases.case import Case
 
-TABLES = (spellings, members, arguments, launches, calls, guards, contexts, never, proofs)
+TABLES = (spellings, members, arguments, launches, calls, guards, contexts, never, proofs, handed)
 CASES: tuple[Case, ...] = tuple(case for table in TABLES for case in table.CASES)

@@ -21,7 +21,12 @@ from conformance.cache import FIXTURES
 from conformance.expectations import Expectation, load
 from conformance.report.model import Cell, Report, Row, State
 from conformance.report.terminal import render, verdict
-from conformance.scenarios.fault import FAULT_VARIABLE, require_planted_fault
+from conformance.scenarios.fault import (
+    FAULT_VARIABLE,
+    WITHOUT_VARIABLE,
+    require_patches,
+    require_planted_fault,
+)
 from conformance.target import (
     DEFAULT_SUBJECTS,
     Subject,
@@ -42,6 +47,8 @@ _MESSAGE = pytest.StashKey[str]()
 _CHECK = pytest.StashKey[str]()
 _REFUSED = "conformance_refused"
 _SUITE = Path(__file__).with_name("suite")
+_PLANTED = (FAULT_VARIABLE, WITHOUT_VARIABLE)
+"""With one of these the results are not those of the subjects as they are, and say so."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,6 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
         subjects = subjects_of(config)
         require_supported(subjects)
         require_planted_fault(os.environ.get(FAULT_VARIABLE))
+        require_patches(os.environ.get(WITHOUT_VARIABLE))
         if not Path(config.getoption("--expectations")).is_dir():
             raise WrongUse("--expectations names no directory: name one, or leave it out.")
     except WrongUse as error:
@@ -103,9 +111,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _selected(config: pytest.Config) -> str:
-    """Return ``all``, or the options by which this session runs a part of the checks."""
+    """Return ``all``, or what makes this session other than all checks of unchanged subjects."""
     options = {"-k": config.option.keyword, "-m": config.option.markexpr}
     chosen = [f'{name} "{value}"' for name, value in options.items() if value]
+    chosen += [f"{name}={value}" for name in _PLANTED if (value := os.environ.get(name))]
     chosen += [Path(name).name for name in config.args if "::" in name or name.endswith(".py")]
     return " ".join(chosen) or "all"
 

@@ -296,6 +296,11 @@ def test_a_release_is_told_from_a_path(text, wanted):
     assert parse_release(text) == wanted
 
 
+@pytest.mark.parametrize("text", ["vllm-ascend==0.20.2", "vllm_ascend==0.20.2"])
+def test_a_release_of_a_runner_is_named_as_published_or_as_imported(text):
+    assert parse_release(text, "vllm_ascend") == Wanted(("vllm-ascend",), "0.20.2")
+
+
 @pytest.mark.parametrize(
     ("variables", "files", "url"),
     [

@@ -142,6 +142,12 @@ def test_a_planted_fault_that_is_none_is_an_error() -> None:
     assert "is no JSON" in done.stderr + done.stdout
 
 
+def test_a_patch_to_leave_out_that_there_is_not_is_wrong_use() -> None:
+    done = run_pytest(_CONTRACT, RUNNER_UNDER_TEST_WITHOUT="torch.accelerator.synchronise")
+    assert done.returncode == 4
+    assert "no patch is called torch.accelerator.synchronise" in done.stderr + done.stdout
+
+
 def test_ours_has_no_expectations_but_of_faults_on_every_platform() -> None:
     known = _ROOT / "fixtures" / "expectations"
     assert not (known / "ours.toml").exists()
@@ -160,6 +166,8 @@ def test_a_missing_patch_turns_the_suite_red_and_is_named(tmp_path: Path) -> Non
         RUNNER_UNDER_TEST_WITHOUT="torch.accelerator.synchronize",
     )
     assert done.returncode == 1
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert "WITHOUT=torch.accelerator.synchronize" in report["environment"]["selected"]
     cells = _cells(tmp_path)
     red = [
         cell["detail"]

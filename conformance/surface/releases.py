@@ -68,11 +68,12 @@ def parse_release(text: str, package: str = "vllm") -> Wanted | None:
             raise WrongUse(f"{shown(text)} names no release: give one such as vllm==0.33.0.")
         return None
     version = str(Version(match[2]))
+    asked = canonicalize_name(package)  # vllm_ascend is imported, vllm-ascend published
     if match[1] is None:
-        return Wanted((f"{package}-cpu", package), version)
+        return Wanted((f"{asked}-cpu", asked), version)
     name = canonicalize_name(match[1])
-    if name != package and not name.startswith(f"{package}-"):
-        raise WrongUse(f"{shown(text)} is no release of {package}: give {package}=={version}.")
+    if name != asked and not name.startswith(f"{asked}-"):
+        raise WrongUse(f"{shown(text)} is no release of {asked}: give {asked}=={version}.")
     return Wanted((name,), version)
 
 

@@ -78,7 +78,7 @@ class Register:
             PatchError: ``without`` names no patch of this register.
         """
         with self._lock:
-            left_out = self._names_left_out(without)
+            left_out = self.names_left_out(without)
             if self._applied:
                 if left_out != self._left_out:
                     raise PatchError(
@@ -164,7 +164,12 @@ class Register:
                     setattr(place, key, applied.replacement)
                 setattr(applied.holder, applied.attribute, applied.replacement)
 
-    def _names_left_out(self, without: Iterable[str]) -> frozenset[str]:
+    def names_left_out(self, without: Iterable[str]) -> frozenset[str]:
+        """Return the patches that ``without`` names (``"*"`` means all).
+
+        Raises:
+            PatchError: it names one that this register does not have.
+        """
         names = {patch.name for patch in self.patches}
         wanted = frozenset(without)
         if "*" in wanted:

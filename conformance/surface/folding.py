@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from conformance.surface.handed import (
     ANYTHING,
@@ -122,6 +123,7 @@ class Folder:
         self._asked: list[tuple[ast.expr, Place]] = []
         self._seen: set[int] = set()
         self._own_stores: dict[int, dict[str, list[ast.expr]]] = {}
+        self._names_in: dict[int, tuple[ast.Name | ast.Attribute, ...]] = {}
         self._known_conditions: list[tuple[ast.expr, Place, list[str], tuple[int, ...]]] = []
         self._unset: dict[str, tuple[Unset, ...]] = {}
         self._handed: Mapping[int, Mapping[str, Parameter]] = {}
@@ -280,35 +282,37 @@ class Folder:
         self._asked = []
         return self._known_conditions
 
-    def _mentions_unset(self, condition: ast.AST, place: Place) -> bool:
-        kind = type(condition)
-        if kind is ast.Constant:
-            return False
-        if kind is ast.Name or kind is ast.Attribute:
-            assert isinstance(condition, ast.Name | ast.Attribute)
-            name = condition.id if isinstance(condition, ast.Name) else condition.attr
-            if name in self._doubted or self._unset_name(condition, place) is not None:
+    def _mentions_unset(self, condition: ast.expr, place: Place) -> bool:
+        names = self._names_in.get(id(condition))
+        if names is None:
+            parts = ast.walk(condition)
+            names = tuple(p for p in parts if isinstance(p, ast.Name | ast.Attribute))
+            self._names_in[id(condition)] = names
+        for node in names:
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name in self._doubted or self._unset_name(node, place) is not None:
                 return True
-            if isinstance(condition, ast.Name):
-                return self._parameter(condition, place) is not None
-            return self._mentions_unset(condition.value, place)
-        return any(self._mentions_unset(part, place) for part in ast.iter_child_nodes(condition))
+            if self._parameter(node, place) is not None:
+                return True
+        return False
 
     def _unset_name(self, node: ast.expr, place: Place) -> Unset | None:
         """What is known of a name that is never set, if an expression stands for one."""
+        if isinstance(node, ast.Attribute) and node.attr not in self._unset:
+            return None
         match node:
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if name in self._unset:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
                 unset = self._unset_in(place.cls, name) if place.cls is not None else None
                 is_made = any(getattr(f, "name", "") == "__post_init__" for f in place.functions)
                 return unset if unset is not None and (is_made or not unset.is_default) else None
             case ast.Attribute(
                 value=ast.Attribute(value=ast.Name(id="self"), attr=field), attr=name
-            ) if name in self._unset:
+            ):
                 held = self._held_by(place.cls, field) if place.cls is not None else []
                 found = {self._unset_in(cls, name) for cls in held}
                 unset = found.pop() if len(found) == 1 else None
                 return unset if unset is not None and not unset.is_default else None
-            case ast.Attribute(value=ast.Name(id=owner), attr=name) if name in self._unset:
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
                 cls = self._annotated_with(owner, place)
                 unset = self._unset_in(cls, name) if cls is not None else None
                 return unset if unset is not None and not unset.is_default else None
@@ -955,6 +959,7 @@ def _forced_by(statement: ast.stmt) -> Iterator[tuple[str, object]]:
             return
 
 
+@lru_cache(1 << 14)
 def _is_of_hardware(text: str) -> bool:
     lowered = text.lower()
     return any(part in lowered for part in _HARDWARE_PARTS) and bool(_HARDWARE.search(text))

@@ -91,12 +91,12 @@ def parameters(
     functions: Iterable[Function],
     asked: dict[int, set[str]],
     holds: Holds,
-    stored: dict[tuple[int, str], int],
+    stored: dict[int, dict[str, int]],
 ) -> Iterator[tuple[int, str, Parameter]]:
     """What is known of the parameters that conditions ask for, by the id of the function's node.
 
     ``asked`` has the names of the parameters, by that id. ``stored`` keeps the line at which a
-    function first assigns a parameter, by the same id and the name: one for all calls of a walk.
+    function first assigns each name, by the same id: one for all calls of a walk.
     """
     for key, same in _copies(functions, asked).items():
         if any(function.unseen & SURELY == function.mask & SURELY for function in same):
@@ -104,9 +104,10 @@ def parameters(
         for name in sorted(asked[key]):
             empty, is_none, filled = _known(same, name, holds)
             if empty or filled:
-                if (key, name) not in stored:
-                    stored[key, name] = _first_store(same[0], name)
-                yield key, name, Parameter(empty, is_none, filled, stored[key, name])
+                if key not in stored:
+                    stored[key] = _first_stores(same[0])
+                until = stored[key].get(name, _NEVER)
+                yield key, name, Parameter(empty, is_none, filled, until)
 
 
 def parameter_names(function: FunctionNode) -> set[str]:
@@ -153,9 +154,8 @@ def _passed(
     for keyword, word in named:
         if keyword == name:
             return word, caller.place
-    order = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
-    if name in order:
-        index = order.index(name) - is_bound
+    if name in function.parameters:
+        index = function.parameters.index(name) - is_bound
         if index < 0:
             return SOMETHING, caller.place
         if index < len(positional):
@@ -177,35 +177,42 @@ def _default(arguments: ast.arguments, name: str) -> ast.expr | None:
     return None
 
 
-def _first_store(function: Function, name: str) -> int:
-    """The first line at which a function may have assigned a name; in a loop, that of the loop."""
+_NEVER = 1 << 60
+
+
+def _first_stores(function: Function) -> dict[str, int]:
+    """The first line at which a function may have assigned each name that it assigns."""
     node = function.node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return _NEVER
+        return {}
     function.module.restore(node)
-    found = min(_stores(node.body, name), default=_NEVER)
+    found = _stores(node.body)
     function.module.release(node)
     return found
 
 
-_NEVER = 1 << 60
-
-
-def _stores(body: list[ast.stmt], name: str) -> Iterator[int]:
+def _stores(body: list[ast.stmt]) -> dict[str, int]:
+    """The first line of each name that is assigned; in a loop, that of the loop."""
+    first: dict[str, int] = {}
     for statement in body:
-        if not any(
-            isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store)
-            for part in ast.walk(statement)
-        ):
-            continue
-        if isinstance(statement, ast.If | ast.With | ast.Try):
-            inner = [*statement.body]
-            if not isinstance(statement, ast.With):
-                inner += statement.orelse
-            if isinstance(statement, ast.Try):
-                inner += [s for handler in statement.handlers for s in handler.body]
-                inner += statement.finalbody
-            found = list(_stores(inner, name))
-            yield from found or [statement.lineno]
-        else:
-            yield statement.lineno
+        found = _stores(_blocks(statement))
+        for part in ast.walk(statement):
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                found.setdefault(part.id, statement.lineno)
+        for name, line in found.items():
+            first[name] = min(line, first.get(name, line))
+    return first
+
+
+def _blocks(statement: ast.stmt) -> list[ast.stmt]:
+    """The statements inside of one that runs them once at most."""
+    match statement:
+        case ast.With(body=body):
+            return body
+        case ast.If(body=body, orelse=otherwise):
+            return [*body, *otherwise]
+        case ast.Try():
+            handled = [s for handler in statement.handlers for s in handler.body]
+            return [*statement.body, *statement.orelse, *handled, *statement.finalbody]
+        case _:
+            return []

@@ -10,8 +10,7 @@ import ast
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from conformance.surface import outline
 from conformance.surface.sources import SourceTree, decode
@@ -41,8 +40,7 @@ _GLOBAL = re.compile(r"^[ \t]+global[ \t]+([\w, \t]+)", re.MULTILINE)
 _CLASS_DECORATORS = {"dataclass", "dataclasses.dataclass", "config", "define"}
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """What a name stands for: a module or class of the tree, or a dotted name outside of it."""
 
     kind: str
@@ -399,6 +397,7 @@ class Function:
         "driven_as",
         "edges",
         "entered",
+        "is_module",
         "is_proven",
         "is_visited",
         "kind",
@@ -409,6 +408,7 @@ class Function:
         "node",
         "occurrences",
         "own_contexts",
+        "parameters",
         "parent",
         "qualname",
         "result",
@@ -429,7 +429,9 @@ class Function:
         self.module = module
         self.qualname = qualname
         self.node: ast.Module | FunctionNode | None = node
+        self.is_module = qualname == "<module>"
         self.arguments = node.args if not isinstance(node, ast.Module) else None
+        self.parameters = _positional(self.arguments)
         self.decorators = (
             node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else []
         )
@@ -466,11 +468,6 @@ class Function:
         return f"{self.module.name}:{self.qualname}"
 
     @property
-    def is_module(self) -> bool:
-        """Whether it is a module's body."""
-        return self.qualname == "<module>"
-
-    @property
     def place(self) -> Place:
         """Where its statements stand."""
         if self._place is None:
@@ -487,8 +484,7 @@ class Function:
         return self.key
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an expression stands: its module, class, and the functions around it, inside first."""
 
     module: Module
@@ -504,6 +500,7 @@ class Program:
         self.package = package
         self._modules: dict[str, Module | None] = {}
         self._resolving: set[tuple[str, str]] = set()
+        self._found: dict[tuple[str, str], Symbol | None] = {}
         self._with_packages: dict[str, tuple[Module, ...]] = {}
 
     @property
@@ -581,13 +578,18 @@ class Program:
     def lookup(self, module: Module, name: str) -> Symbol | None:
         """What a global name of a module stands for, through imports and aliases."""
         key = (module.name, name)
+        if key in self._found:
+            return self._found[key]
         if key in self._resolving:
             return None
         self._resolving.add(key)
         try:
-            return self._lookup(module, name)
+            found = self._lookup(module, name)
         finally:
             self._resolving.discard(key)
+        if not self._resolving:  # else a name may be left out on which this one rests
+            self._found[key] = found
+        return found
 
     def _lookup(self, module: Module, name: str) -> Symbol | None:
         bindings = module.bindings.get(name, ())
@@ -632,6 +634,13 @@ class Program:
         if found is None and self.has(f"{source}.{name}"):
             return Symbol("module", f"{source}.{name}")
         return found
+
+
+def _positional(arguments: ast.arguments | None) -> tuple[str, ...]:
+    """The names of the parameters that an argument's position can mean."""
+    if arguments is None:
+        return ()
+    return tuple(a.arg for a in (*arguments.posonlyargs, *arguments.args))
 
 
 def _is_kernel(decorators: list[ast.expr]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from conformance.surface import contexts
 from conformance.surface.graph import Guard
@@ -38,8 +39,7 @@ def _spread(bits: int) -> int:
     return spread
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """How a function was reached: from which one, at which line, under which conditions."""
 
     caller: Function | None

@@ -227,13 +227,9 @@ class CalledBack:
             return
         assert value.function is not None
         self.solver.call(self.call.function, value.function, self.call.line, self.call.guard, mask)
-        arguments = value.function.arguments
-        if value.receiver is not None and arguments is not None:
-            first = (*arguments.posonlyargs, *arguments.args)[:1]
-            for parameter in first:
-                self.solver.add(
-                    self.solver.parameter(value.function, parameter.arg), value.receiver, mask
-                )
+        if value.receiver is not None:
+            for first in value.function.parameters[:1]:
+                self.solver.add(self.solver.parameter(value.function, first), value.receiver, mask)
 
 
 class CalledUnseen:

@@ -192,8 +192,9 @@ class Solver:
         if node.uses is NO_USES:
             node.uses = []
         node.uses.append(use)
-        for value, worlds in list(node.values.items()):
-            use(value, worlds)
+        if node.values:
+            for value, worlds in list(node.values.items()):
+                use(value, worlds)
 
     def run(self) -> None:
         """Go on until nothing new comes."""
@@ -377,7 +378,7 @@ class Solver:
             for argument in (*call.positional, *call.keywords.values()):
                 if argument is not None:
                     self.use(argument, CalledBack(self, call, mask))
-        parameters = [a.arg for a in (*function.arguments.posonlyargs, *function.arguments.args)]
+        parameters = function.parameters
         if receiver is not None and parameters:
             self.add(self.parameter(function, parameters[0]), receiver, mask)
             parameters = parameters[1:]
@@ -388,10 +389,11 @@ class Solver:
                 continue
             if index < len(parameters):
                 self.edge(argument, self.parameter(function, parameters[index]), mask)
-        names = {*parameters, *(a.arg for a in function.arguments.kwonlyargs)}
-        for name, argument in call.keywords.items():
-            if name in names:
-                self.edge(argument, self.parameter(function, name), mask)
+        if call.keywords:
+            names = {*parameters, *(a.arg for a in function.arguments.kwonlyargs)}
+            for name, argument in call.keywords.items():
+                if name in names:
+                    self.edge(argument, self.parameter(function, name), mask)
         # What goes into *args and **kwargs is not followed: it would join everything with all.
 
     def _copy_for(self, decorator: Function, decorated: Function) -> Function:

@@ -34,6 +34,7 @@ class Hints:
         self._open: list[tuple[Node, tuple[Module, ast.expr, Function]]] = []
         self._looked_at = 0
         self._fields: dict[Class, tuple[int, list[tuple[str, Node]]]] = {}
+        self._annotations: dict[Class, tuple[int, dict[str, tuple[Module, ast.expr]]]] = {}
 
     def apply(self) -> bool:
         """Seed every annotated node that has no value; whether anything was new.
@@ -48,13 +49,25 @@ class Hints:
         if not containers:
             changed = self._apply_to_annotated()
         for cls in list(solver.live):
-            for name, node in self._open_fields(cls):
-                if not self._is_open(node, EVERYWHERE):
-                    continue
-                found = next((b.annotations[name] for b in cls.mro if name in b.annotations), None)
-                if found is not None and _is_container(found[1]) is containers:
+            annotations = self._annotations_of(cls)
+            for name, node in self._open_fields(cls) if annotations else ():
+                found = annotations.get(name)
+                if (
+                    found is not None
+                    and self._is_open(node, EVERYWHERE)
+                    and _is_container(found[1]) is containers
+                ):
                     changed |= self._seed(node, found[0], found[1], EVERYWHERE)
         return changed
+
+    def _annotations_of(self, cls: Class) -> dict[str, tuple[Module, ast.expr]]:
+        """The annotations of a class and its bases, the first of each name."""
+        count = sum(len(base.annotations) for base in cls.mro)
+        seen, found = self._annotations.get(cls, (0, {}))
+        if count > seen:
+            found = {n: a for base in reversed(cls.mro) for n, a in base.annotations.items()}
+            self._annotations[cls] = count, found
+        return found
 
     def _apply_to_annotated(self) -> bool:
         changed = False

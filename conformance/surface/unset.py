@@ -27,7 +27,7 @@ def leave_out_unset(solver: Solver, folder: Folder) -> None:
     known: dict[str, tuple[Unset, ...]] = {}
     handed: dict[int, dict[str, Parameter]] = {}
     asked = folder.asked_parameters()
-    stored: dict[tuple[int, str], int] = {}
+    stored: dict[int, dict[str, int]] = {}
     while True:
         unset = dict(_unset(solver, known))
         given: dict[int, dict[str, Parameter]] = {}

@@ -1042,10 +1042,9 @@ class _Visit:
         function: Function | None = self.function
         while function is not None and function.parent is not None:
             function = function.parent
-        if function is None or function.arguments is None:
+        if function is None or not function.parameters:
             return None
-        first = [*function.arguments.posonlyargs, *function.arguments.args][:1]
-        return self.solver.parameter(function, first[0].arg) if first else None
+        return self.solver.parameter(function, function.parameters[0])
 
     # --- occurrences -------------------------------------------------------------------------
 

@@ -428,10 +428,7 @@ def _has_tree_method(call: CallUse) -> bool:
 
 
 def _first_parameter(function: Function) -> str | None:
-    if function.arguments is None:
-        return None
-    parameters = [*function.arguments.posonlyargs, *function.arguments.args]
-    return parameters[0].arg if parameters else None
+    return function.parameters[0] if function.parameters else None
 
 
 @contextmanager

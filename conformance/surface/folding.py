@@ -712,9 +712,9 @@ class Folder:
         match func:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name) if place.cls:
                 for cls in place.cls.mro:
-                    for statement in cls.node.body:
-                        if isinstance(statement, ast.FunctionDef) and statement.name == name:
-                            return statement, Place(cls.module, cls, (statement,))
+                    found = cls.own_functions.get(name)
+                    if found is not None:
+                        return found, Place(cls.module, cls, (found,))
                 return None
             case ast.Name(id=name):
                 if self._is_local(name, place):

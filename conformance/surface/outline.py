@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import accumulate
+from functools import cache
 
 _DEF = re.compile(r"\n([ \t]*)(?:async[ \t]+)?def[ \t]+\w+")
 _FIRST_DEF = re.compile(_DEF.pattern.removeprefix(r"\n"))
 _HEADER = re.compile(r"""[()\[\]{}:]|\#[^\n]*|\"\"\"|'''|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""")
+_PLAIN_HEADER = re.compile(r"""\([^()"'#]*\)[ ]*(?:->[^:()"'#]*)?:""")
 
 Span = tuple[int, int]
 """First and last line of a body, counted from 1."""
@@ -51,48 +51,42 @@ def parse_body(lines: list[str], span: Span, path: str) -> list[ast.stmt]:
 
 def _cut(text: str) -> tuple[str, dict[int, Span]] | None:
     """The text with each function's body replaced by ``pass``, and the bodies' lines."""
-    if "\f" in text or "\r" in text or ("\\\n" in text and '"""' not in text):
+    if "\f" in text or "\r" in text or "\t" in text:
         return None
-    lines = text.split("\n")
-    starts = _line_starts(lines)
+    if "\\\n" in text and '"""' not in text:
+        return None
     spans: dict[int, Span] = {}
-    position = line = 0
     pieces: list[str] = []
-    kept = 0
+    kept = position = 0
+    line = 1  # that of the position
     match = _FIRST_DEF.match(text) or _DEF.search(text)
     while match is not None:
-        position = match.end()
-        end = _header_end(text, position)
+        end = _header_end(text, match.end())
         if end is None:
             return None
-        number = bisect_right(starts, match.start(1), line) - 1
-        line = bisect_right(starts, end, number) - 1
-        rest = text[end + 1 : starts[line] + len(lines[line])].strip()
+        line += text.count("\n", position, match.start(1))
+        start = text.find("\n", end) + 1 or len(text)
+        rest = text[end + 1 : start].strip()
+        position = match.start(1)
         if not rest or rest.startswith("#"):  # else a body on the line of its header
-            first = line + 1
-            last = _last_line(lines, first, len(match[1].expandtabs()))
-            if last < first:
+            body = _body(text, start, len(match[1]))
+            if not body or body.count('"""') % 2 or body.count("'''") % 2:
                 return None
-            position = starts[last] + len(lines[last])
-            body = text[starts[first] : position]
-            if body.count('"""') % 2 or body.count("'''") % 2:
-                return None
-            pieces.append(text[kept : starts[first]])
-            pieces.append(match[1] + " pass" + "\n" * (last - first))
-            kept = position
-            spans[number + 1] = (first + 1, last + 1)
-            line = last
+            first, count = line + text.count("\n", position, start), body.count("\n")
+            spans[line] = (first, first + count)
+            pieces += text[kept:start], match[1] + " pass" + "\n" * count
+            kept = position = start + len(body)
+            line = first + count
         match = _DEF.search(text, position)
     pieces.append(text[kept:])
     return "".join(pieces), spans
 
 
-def _line_starts(lines: list[str]) -> list[int]:
-    return [0, *accumulate(len(line) + 1 for line in lines)][:-1]
-
-
 def _header_end(text: str, position: int) -> int | None:
     """Where the colon stands that ends a function's header."""
+    plain = _PLAIN_HEADER.match(text, position)
+    if plain is not None:
+        return plain.end() - 1
     depth = 0
     for match in _HEADER.finditer(text, position):
         token = match[0]
@@ -107,25 +101,26 @@ def _header_end(text: str, position: int) -> int | None:
     return None
 
 
-def _last_line(lines: list[str], first: int, indent: int) -> int:
-    """The last line of a block that is indented deeper than ``indent``, counted from 0."""
-    last = first - 1
-    for number in range(first, len(lines)):
-        line = lines[number]
-        text = line.lstrip()
-        if not text:
-            continue
-        if len(line) - len(text) <= indent and len(_expanded(line, text)) <= indent:
-            if text[0] == "#":
-                continue  # a comment can stand anywhere
-            break
-        last = number
-    return last
+def _body(text: str, start: int, indent: int) -> str:
+    """The block that begins at a position and is indented deeper than ``indent``.
+
+    Comments can stand anywhere; those that are not indented deeper belong to it only if more of it
+    comes after them.
+    """
+    end = _shallow(indent).search(text, start - 1)
+    body = text[start : end.start() if end is not None else len(text)].rstrip()
+    while True:
+        before, _, last = body.rpartition("\n")
+        comment = last.lstrip()
+        if not comment.startswith("#") or len(last) - len(comment) > indent:
+            return body
+        body = before.rstrip()
 
 
-def _expanded(line: str, text: str) -> str:
-    """A line's indentation, tabs as spaces."""
-    return line[: len(line) - len(text)].expandtabs()
+@cache
+def _shallow(indent: int) -> re.Pattern[str]:
+    """Finds the next line of code that is indented by so many spaces at most."""
+    return re.compile(rf"\n {{0,{indent}}}+(?=[^\s#])")
 
 
 def _functions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -275,6 +275,7 @@ class Class:
         "_is_enum",
         "_mro",
         "_names",
+        "_own_functions",
         "annotations",
         "attributes",
         "factories",
@@ -305,6 +306,15 @@ class Class:
         self._mro: tuple[Class, ...] | None = None
         self._is_enum: bool | None = None
         self._names: tuple[str, ...] | None = None
+        self._own_functions: dict[str, ast.FunctionDef] | None = None
+
+    @property
+    def own_functions(self) -> dict[str, ast.FunctionDef]:
+        """The functions of its body, the first of each name."""
+        if self._own_functions is None:
+            functions = [s for s in self.node.body if isinstance(s, ast.FunctionDef)]
+            self._own_functions = {f.name: f for f in reversed(functions)}
+        return self._own_functions
 
     @property
     def name(self) -> str:

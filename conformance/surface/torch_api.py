@@ -7,6 +7,7 @@ Source: torch's documentation of ``torch.cuda``, ``torch.accelerator``, ``torch.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 CLASSES = frozenset(
     {
@@ -289,6 +290,7 @@ def followed(dotted: str) -> str:
     return dotted
 
 
+@cache
 def is_device(dotted: str) -> bool:
     """Whether a dotted name is part of the surface; containers are one with their elements."""
     owner, _, name = dotted.rpartition(".")
@@ -319,6 +321,7 @@ def is_leaf(dotted: str) -> bool:
     return not dotted.rpartition(".")[2][:1].isupper()
 
 
+@cache
 def calls_later(dotted: str) -> bool:
     """Whether a callable takes functions without calling them before it returns."""
     return dotted in NEVER_CALLS_BACK or _CALLS_LATER.match(dotted) is not None
@@ -341,6 +344,7 @@ def canonical(dotted: str) -> str:
     return dotted
 
 
+@cache
 def given(dotted: str) -> str | None:
     """The class of the instance that calling ``dotted`` gives, if the walker follows it."""
     if dotted in GIVES:

@@ -211,16 +211,15 @@ def _close(solver: Solver, changed: set[int], folder: Folder) -> None:
 
     for function in solver.functions:
         if function.mask & ON_CPU:
-            for occurrence in function.occurrences:
-                refresh(occurrence.guard)
-            for _, guard in function.edges.values():
-                if guard is not None:
-                    refresh(guard)
+            for guard in {occurrence.guard for occurrence in function.occurrences}:
+                refresh(guard)
+            for where in {guard for _, guard in function.edges.values()}:
+                if where is not None:
+                    refresh(where)
         for guard, _ in function.returned:
             refresh(guard)
-    for stores in solver.stores.values():
-        for store in stores:
-            refresh(store.guard)
+    for guard in {store.guard for stores in solver.stores.values() for store in stores}:
+        refresh(guard)
 
 
 def _narrow(solver: Solver) -> None:

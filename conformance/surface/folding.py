@@ -1054,6 +1054,8 @@ def _field_values(
     ``known`` keeps what methods assign to their object, by the id of the method's node.
     """
     stores = cls.module.field_stores.get(name, ())
+    if not stores and name not in cls.own_names:
+        return
     for statement in cls.node.body:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():

@@ -40,11 +40,9 @@ def parse(text: str, path: str) -> tuple[ast.Module, dict[int, Span]]:
     return ast.parse(text, path), {}
 
 
-def parse_body(lines: list[str], span: Span, path: str) -> list[ast.stmt]:
-    """Parse a body that was left out, with the line numbers that it has in its module."""
-    first, last = span
-    text = "\n" * (first - 2) + "if 1:\n" + "\n".join(lines[first - 1 : last]) + "\n"
-    block = ast.parse(text, path).body[0]
+def parse_body(body: str, first: int, path: str) -> list[ast.stmt]:
+    """Parse a body that was left out; its first line has the number that it has in its module."""
+    block = ast.parse("\n" * (first - 2) + "if 1:\n" + body + "\n", path).body[0]
     assert isinstance(block, ast.If)
     return block.body
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from conformance.surface import outline
@@ -68,11 +70,11 @@ class Module:
 
     __slots__ = (
         "_field_stores",
-        "_lines",
         "_restored",
         "_set_by_functions",
         "_spans",
         "_speaks",
+        "_starts",
         "bindings",
         "body",
         "classes",
@@ -99,7 +101,7 @@ class Module:
         self.file = program.tree.files[name].path
         self.is_package = program.tree.files[name].is_package
         self.text = text
-        self._lines: list[str] | None = None
+        self._starts: array[int] | None = None
         self._spans = spans
         self._restored: dict[int, outline.Span] = {}
         self._speaks: bool | None = None
@@ -120,12 +122,13 @@ class Module:
             self._speaks = speaks_of_device(self.text)
         return self._speaks
 
-    @property
-    def lines(self) -> list[str]:
-        """The source's lines."""
-        if self._lines is None:
-            self._lines = self.text.splitlines()
-        return self._lines
+    def _lines(self, first: int, last: int) -> str:
+        """The text of some of its lines, counted from 1; empty where there are none."""
+        if self._starts is None:  # lists of lines would take more memory than the text
+            lengths = map(len, self.text.splitlines(keepends=True))
+            self._starts = array("L", accumulate(lengths, initial=0))
+        starts = self._starts
+        return self.text[starts[first - 1] : starts[last]] if 0 < last < len(starts) else ""
 
     def restore(self, node: FunctionNode) -> None:
         """Give a function of this module its body, if it was left out when the module was parsed.
@@ -136,7 +139,7 @@ class Module:
         span = self._spans.pop(node.lineno, None) if self._spans else None
         if span is not None and not isinstance(node, ast.Lambda):
             with parsing(self.file):
-                node.body = outline.parse_body(self.lines, span, self.file)
+                node.body = outline.parse_body(self._lines(*span), span[0], self.file)
             node.end_lineno = span[1]
             self._restored[node.lineno] = span
 
@@ -171,24 +174,22 @@ class Module:
 
     def segment(self, node: ast.stmt) -> str:
         """The lines of a statement."""
-        first, last = self.extent(node)
-        return "\n".join(self.lines[first - 1 : last])
+        return self._lines(*self.extent(node))
 
     def text_of(self, node: ast.expr) -> str:
         """The source of an expression, roughly: enough to look for words in it."""
         last = getattr(node, "end_lineno", None) or 0
-        if not 0 < last <= len(self.lines):
+        text = self._lines(node.lineno, last) if last else ""
+        if not text:
             return ast.unparse(node)  # not from this source
-        if last == node.lineno:
-            return self.lines[last - 1][node.col_offset : node.end_col_offset]
-        return "\n".join(self.lines[node.lineno - 1 : last])
+        return text[node.col_offset : node.end_col_offset] if last == node.lineno else text
 
     @property
     def field_stores(self) -> dict[str, list[int]]:
         """Lines where ``self.<name>`` may be assigned, by name."""
         if self._field_stores is None:
             self._field_stores = {}
-            for number, line in enumerate(self.lines, 1):
+            for number, line in enumerate(self.text.splitlines(), 1):
                 if "self." in line or "cls." in line:
                     for name in _FIELD_STORE.findall(line):
                         self._field_stores.setdefault(name, []).append(number)
@@ -276,6 +277,7 @@ class Class:
         "_mro",
         "_names",
         "_own_functions",
+        "_own_names",
         "annotations",
         "attributes",
         "factories",
@@ -307,6 +309,7 @@ class Class:
         self._is_enum: bool | None = None
         self._names: tuple[str, ...] | None = None
         self._own_functions: dict[str, ast.FunctionDef] | None = None
+        self._own_names: frozenset[str] | None = None
 
     @property
     def own_functions(self) -> dict[str, ast.FunctionDef]:
@@ -315,6 +318,13 @@ class Class:
             functions = [s for s in self.node.body if isinstance(s, ast.FunctionDef)]
             self._own_functions = {f.name: f for f in reversed(functions)}
         return self._own_functions
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """The names of the functions of its body, and those that it assigns."""
+        if self._own_names is None:
+            self._own_names = frozenset(n for s in self.node.body for n in bound_by(s))
+        return self._own_names
 
     @property
     def name(self) -> str:
@@ -644,6 +654,24 @@ class Program:
         if found is None and self.has(f"{source}.{name}"):
             return Symbol("module", f"{source}.{name}")
         return found
+
+
+def bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a simple statement binds."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Assign(targets=targets):
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    yield target.id
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            yield name
+        case ast.ImportFrom(names=names):
+            for alias in names:
+                yield alias.asname or alias.name
+        case _:
+            pass
 
 
 def _positional(arguments: ast.arguments | None) -> tuple[str, ...]:

@@ -26,7 +26,14 @@ from conformance.surface.graph import (
     Value,
 )
 from conformance.surface.handed import ONE, given_by
-from conformance.surface.program import Class, Function, FunctionNode, Module, Place
+from conformance.surface.program import (
+    Class,
+    Function,
+    FunctionNode,
+    Module,
+    Place,
+    bound_by,
+)
 from conformance.surface.reactions import ByString, Decorated, Fill, NotClasses, Store, Super
 from conformance.surface.solver import Solver
 from conformance.surface.worlds import EVERYWHERE, GENERATION, GPU, ON_CPU, WITHOUT_PROOF
@@ -112,7 +119,7 @@ class _Visit:
                         otherwise, _surely(certain, true), (*conditions, (test, False))
                     )
                 case _ if conditions and certain:
-                    for name in _bound_by(statement):
+                    for name in bound_by(statement):
                         yield _Rebound(name, statement.lineno, certain, conditions)
                 case _:
                     pass
@@ -1178,24 +1185,6 @@ def _surely(certain: int, other: int) -> int:
         if other & worlds & ON_CPU:
             certain &= ~worlds
     return certain
-
-
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """The names that a simple statement binds."""
-    match statement:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Assign(targets=targets):
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    yield target.id
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            yield name
-        case ast.ImportFrom(names=names):
-            for alias in names:
-                yield alias.asname or alias.name
-        case _:
-            pass
 
 
 def _is_field(node: ast.expr | None) -> TypeGuard[ast.Call]:

@@ -160,7 +160,9 @@ def test_an_outline_with_its_bodies_is_the_whole(path):
     parsed, spans = outline.parse(text, str(path))
     for node in outline._functions(parsed.body):
         if node.lineno in spans:
-            node.body = outline.parse_body(lines, spans[node.lineno], str(path))
+            first, last = spans[node.lineno]
+            body = "\n".join(lines[first - 1 : last])
+            node.body = outline.parse_body(body, first, str(path))
     whole = ast.parse(text)
     assert ast.dump(parsed) == ast.dump(whole)
     assert _lines(parsed) == _lines(whole)
@@ -192,7 +194,9 @@ def test_an_outline_is_right_or_is_not_made(text):
     parsed, spans = outline.parse(text, "x.py")
     for node in outline._functions(parsed.body):
         if node.lineno in spans:
-            node.body = outline.parse_body(text.split("\n"), spans[node.lineno], "x.py")
+            first, last = spans[node.lineno]
+            body = "\n".join(text.split("\n")[first - 1 : last])
+            node.body = outline.parse_body(body, first, "x.py")
     assert ast.dump(parsed) == ast.dump(ast.parse(text))
 
 

@@ -11,6 +11,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -272,25 +273,6 @@ class Class:
     instances.
     """
 
-    __slots__ = (
-        "_is_enum",
-        "_mro",
-        "_names",
-        "_own_functions",
-        "_own_names",
-        "annotations",
-        "attributes",
-        "factories",
-        "fields",
-        "is_live",
-        "mask",
-        "methods",
-        "module",
-        "node",
-        "qualname",
-        "scope",
-    )
-
     def __init__(
         self, module: Module, qualname: str, node: ast.ClassDef, scope: Function | None
     ) -> None:
@@ -305,63 +287,42 @@ class Class:
         self.annotations: dict[str, tuple[Module, ast.expr]] = {}
         self.is_live = False
         self.mask = 0
-        self._mro: tuple[Class, ...] | None = None
-        self._is_enum: bool | None = None
-        self._names: tuple[str, ...] | None = None
-        self._own_functions: dict[str, ast.FunctionDef] | None = None
-        self._own_names: frozenset[str] | None = None
-
-    @property
-    def own_functions(self) -> dict[str, ast.FunctionDef]:
-        """The functions of its body, the first of each name."""
-        if self._own_functions is None:
-            functions = [s for s in self.node.body if isinstance(s, ast.FunctionDef)]
-            self._own_functions = {f.name: f for f in reversed(functions)}
-        return self._own_functions
-
-    @property
-    def own_names(self) -> frozenset[str]:
-        """The names of the functions of its body, and those that it assigns."""
-        if self._own_names is None:
-            self._own_names = frozenset(n for s in self.node.body for n in bound_by(s))
-        return self._own_names
 
     @property
     def name(self) -> str:
         """``module.Class``."""
         return f"{self.module.name}.{self.qualname}"
 
-    @property
+    @cached_property
+    def own_functions(self) -> dict[str, ast.FunctionDef]:
+        """The functions of its body, the first of each name."""
+        functions = [s for s in self.node.body if isinstance(s, ast.FunctionDef)]
+        return {function.name: function for function in reversed(functions)}
+
+    @cached_property
+    def own_names(self) -> frozenset[str]:
+        """The names of the functions of its body, and those that it assigns."""
+        return frozenset(name for statement in self.node.body for name in bound_by(statement))
+
+    @cached_property
     def mro(self) -> tuple[Class, ...]:
         """The classes of the tree in its method resolution order, itself first."""
-        if self._mro is None:
-            self._mro = (self,)  # a class that inherits from itself ends here
-            self._mro = self._linearize()
-        return self._mro
+        self.mro = (self,)  # a class that inherits from itself ends here
+        return self._linearize()
 
-    @property
+    @cached_property
     def external_bases(self) -> tuple[str, ...]:
         """Dotted names of the bases from outside the tree, of all classes in the MRO."""
-        if self._names is None:
-            found = []
-            for cls in self.mro:
-                for base in cls.node.bases:
-                    symbol = self.module.program.resolve(cls.module, base)
-                    if symbol is not None and symbol.kind == "external":
-                        found.append(symbol.name)
-            self._names = tuple(found)
-        return self._names
+        resolve = self.module.program.resolve
+        symbols = (resolve(cls.module, base) for cls in self.mro for base in cls.node.bases)
+        return tuple(s.name for s in symbols if s is not None and s.kind == "external")
 
-    @property
+    @cached_property
     def is_enum(self) -> bool:
         """Whether its members are enum members."""
-        if self._is_enum is None:
-            self._is_enum = any(
-                base.split(".")[-1].endswith(("Enum", "Flag")) for base in self.external_bases
-            )
-        return self._is_enum
+        return any(base.split(".")[-1].endswith(("Enum", "Flag")) for base in self.external_bases)
 
-    @property
+    @cached_property
     def is_dataclass(self) -> bool:
         """Whether its constructor takes its annotated fields (dataclass, NamedTuple, pydantic)."""
         if any(

@@ -660,13 +660,13 @@ class _Visit:
 
     def _annotated_with(self, node: ast.expr, guard: Guard, never: Guard) -> None:
         match node:
-            case ast.Attribute(value=value, attr=name):
-                if name not in _PLAIN_TYPES or not isinstance(value, ast.Name):
-                    self.expression(node, guard)
             case ast.Name(id=name):
                 for kind, _, target in self.module.bindings.get(name, ()):
                     if kind == "from" and torch_api.is_device(target.replace(":", ".")):
                         self._named_use(self._name(name), node, guard, None)
+            case ast.Attribute(value=value, attr=name):
+                if name not in _PLAIN_TYPES or not isinstance(value, ast.Name):
+                    self.expression(node, guard)
             case ast.Constant(value=str(text)) if "torch" in text:
                 try:
                     parsed = ast.parse(text, mode="eval").body

@@ -450,11 +450,32 @@ def patches(format_: str) -> None:
     "--source",
     type=click.Choice(["transformers", "cuda"]),
     required=True,
-    help="transformers: what the scenarios' models generate, in float64, on this CPU. cuda: what "
-    "torch's device API does on this machine's GPU; no vLLM is needed",
+    help="transformers: what the scenarios' models generate, in float64, on this CPU. cuda: on this "
+    "machine's GPU, torch's device API, vLLM's kernels, the models, then the scenarios, as far as "
+    "packages and time allow; a second call goes on",
 )
 @click.option(
     "--recipe", "recipes", multiple=True, metavar="NAME", help="only this model (repeatable)"
+)
+@click.option(
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    metavar="ID",
+    help="cuda: only this scenario (repeatable)",
+)
+@click.option(
+    "--minutes", type=click.FloatRange(min=0), default=8.0, show_default=True, help="cuda: at most"
+)
+@click.option(
+    "--prepared",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="cuda: the folder of the kernels, which --prepare wrote on a machine with vLLM",
+)
+@click.option(
+    "--prepare",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="cuda: record nothing; write the kernels and their inputs into this folder",
 )
 @click.option(
     "--out",
@@ -464,22 +485,33 @@ def patches(format_: str) -> None:
     show_default=True,
     help="directory of the references; each source has a directory of its own there",
 )
-def record(source: str, recipes: tuple[str, ...], directory: Path) -> None:
+def record(
+    source: str,
+    recipes: tuple[str, ...],
+    scenarios: tuple[str, ...],
+    minutes: float,
+    prepared: Path | None,
+    prepare: Path | None,
+    directory: Path,
+) -> None:
     """Record reference outputs, with where they come from, for the checks to be held against."""
+    from conformance.references import on_cuda
+
     try:
-        (_record_cuda if source == "cuda" else _record_transformers)(recipes, directory)
+        if source == "transformers":
+            if scenarios or prepared or prepare:
+                raise WrongUse("--scenario, --prepared and --prepare go with --source cuda.")
+            _record_transformers(recipes, directory)
+        elif prepare is not None:
+            count = on_cuda.prepare(prepare, default_cache(), click.echo)
+            click.echo(f"{count} kernels are ready to be carried: {prepare}")
+        else:
+            options = on_cuda.Options(
+                directory, default_cache(), prepared, minutes, recipes, scenarios
+            )
+            sys.exit(on_cuda.record(options, click.echo))
     except WrongUse as error:
         _refuse(str(error))
-
-
-def _record_cuda(recipes: tuple[str, ...], directory: Path) -> None:
-    from conformance.references import recording
-
-    if recipes:
-        raise WrongUse("--recipe goes with --source transformers: leave it out.")
-    path = recording.record(directory / "cuda")
-    states = [answer["state"] for answer in recording.load(path)["clauses"].values()]
-    click.echo(f"{states.count('holds')} of {len(states)} clauses hold on this GPU: {path}")
 
 
 def _record_transformers(recipes: tuple[str, ...], directory: Path) -> None:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from typing import Any
 
 from conformance.kernels.example import Example, Value, View
 
+_WORD = struct.Struct("=Q")
+"""An address, as it lies in memory."""
+
 
 class Placed:
-    """An example in memory: every region is an allocation of its own, with its addresses set."""
+    """An example in memory: every region is an allocation of its own, with its addresses set.
 
-    def __init__(self, example: Example) -> None:
+    ``device`` is torch's name of whose memory it is; addresses are of that memory.
+    """
+
+    def __init__(self, example: Example, device: str = "cpu") -> None:
         import torch
 
         self.example = example
-        self._memory: list[Any] = []
-        for region in example.regions:
-            # Torch's allocations begin at a multiple of 64 bytes; a kernel may look at the last
-            # bits of an address.
-            memory = torch.empty(max(len(region.content), 1), dtype=torch.uint8)
-            ctypes.memmove(memory.data_ptr(), region.content, len(region.content))
-            self._memory.append(memory)
+        # Torch's allocations begin at a multiple of 64 bytes or more; a kernel may look at the last
+        # bits of an address.
+        self._memory = [
+            torch.empty(max(len(region.content), 1), dtype=torch.uint8, device=device)
+            for region in example.regions
+        ]
+        contents = [bytearray(region.content) for region in example.regions]
         for link in example.links:
-            self._word(link.region, link.at).value = self._address(link.target, link.offset)
+            _WORD.pack_into(contents[link.region], link.at, self._address(link.target, link.offset))
+        for memory, content in zip(self._memory, contents, strict=True):
+            if content:
+                memory.copy_(torch.frombuffer(content, dtype=torch.uint8))
         self.arguments = {name: self.tensor(value) for name, value in example.arguments.items()}
 
     def tensor(self, value: Value) -> Any:
@@ -39,17 +48,15 @@ class Placed:
 
     def contents(self) -> list[bytes]:
         """The bytes of all regions, addresses taken out again; an overwritten one stays."""
-        for link in self.example.links:
-            word = self._word(link.region, link.at)
-            if word.value == self._address(link.target, link.offset):
-                word.value = 0
-        return [
-            ctypes.string_at(memory.data_ptr(), len(region.content))
+        contents = [
+            bytearray(memory.cpu().numpy().tobytes()[: len(region.content)])
             for memory, region in zip(self._memory, self.example.regions, strict=True)
         ]
+        for link in self.example.links:
+            (word,) = _WORD.unpack_from(contents[link.region], link.at)
+            if word == self._address(link.target, link.offset):
+                _WORD.pack_into(contents[link.region], link.at, 0)
+        return [bytes(content) for content in contents]
 
     def _address(self, region: int, offset: int) -> int:
         return int(self._memory[region].data_ptr()) + offset
-
-    def _word(self, region: int, at: int) -> ctypes.c_uint64:
-        return ctypes.c_uint64.from_address(self._address(region, at))

@@ -97,6 +97,7 @@ def write(path: Path, record: Record) -> None:
         },
         temporary,
     )
+    path.unlink(missing_ok=True)  # it would be of other bytes
     temporary.replace(path.with_suffix(".safetensors"))
     head = {
         "schema": SCHEMA,

@@ -8,9 +8,11 @@ needed; clauses that go through vLLM are not asked.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import platform
+import subprocess
 import traceback
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,11 @@ SCHEMA = "vllm-conformance/api-recording/1"
 _FAMILIES = (streams, events, accelerator, devices, graphs, tensors, pinned)
 
 
-def record(directory: Path) -> Path:
-    """Ask the GPU of this machine, write ``<device>-torch-<version>.json``, and return its path.
+def machine() -> dict[str, Any]:
+    """What a recording of this machine's GPU says of where it was made.
 
     Raises:
-        WrongUse: torch is not installed, it finds no CUDA device, or the file cannot be written.
+        WrongUse: torch is not installed, or it finds no CUDA device.
     """
     try:
         import torch
@@ -41,20 +43,55 @@ def record(directory: Path) -> Path:
             f"torch {torch.__version__} finds no CUDA device here: record on a machine with one; "
             "what a CPU computes is no recording of a GPU."
         )
-    name = torch.cuda.get_device_name(0)
-    data = {
-        "schema": SCHEMA,
+    return {
         "source": "cuda",
-        "device": name,
+        "device": torch.cuda.get_device_name(0),
         "capability": list(torch.cuda.get_device_capability(0)),
+        "driver": _driver(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
+    }
+
+
+def _driver() -> str:
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return (told.splitlines() or ["unknown"])[0].strip()
+
+
+def key(where: dict[str, Any]) -> str:
+    """What a recording on such a machine depends on: the machine, and what is asked of it."""
+    digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode())
+    for family in _FAMILIES:
+        digest.update(Path(family.__file__).read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def path_of(directory: Path, where: dict[str, Any]) -> Path:
+    """The file of a machine's recording: ``<device>-torch-<version>.json``."""
+    safe = "".join(letter if letter.isalnum() else "-" for letter in where["device"].lower())
+    return directory / f"{safe}-torch-{where['torch'].replace('+', '-')}.json"
+
+
+def record(directory: Path) -> Path:
+    """Ask the GPU of this machine, write its file (`path_of`), and return the path.
+
+    Raises:
+        WrongUse: torch is not installed, it finds no CUDA device, or the file cannot be written.
+    """
+    where = machine()
+    data = {
+        "schema": SCHEMA,
+        **where,
+        "key": key(where),
         "recorded": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "clauses": asked(),
     }
-    safe = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
-    path = directory / f"{safe}-torch-{torch.__version__.replace('+', '-')}.json"
+    path = path_of(directory, where)
     unfinished = path.with_suffix(f".{os.getpid()}.part")
     try:
         directory.mkdir(parents=True, exist_ok=True)

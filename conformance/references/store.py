@@ -33,6 +33,9 @@ __all__ = ["Record", "Store"]
 
 SCHEMA = "vllm-conformance/references/1"
 
+_FOLDERS = {"cuda": "cuda/transformers"}
+"""Where records of a source lie, if not in a folder of its name: a GPU has more than these."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -145,10 +148,10 @@ class Store:
 
     def recipes(self, source: str) -> tuple[str, ...]:
         """The recipes that a source has records for, in alphabetical order."""
-        return tuple(sorted(path.stem for path in (self.root / source).glob("*.json")))
+        return tuple(sorted(path.stem for path in self._path(source, "x").parent.glob("*.json")))
 
     def _path(self, source: str, recipe: str) -> Path:
-        return self.root / source / f"{recipe}.json"
+        return self.root / _FOLDERS.get(source, source) / f"{recipe}.json"
 
 
 def _numbers(path: Path) -> Mapping[str, Any]:

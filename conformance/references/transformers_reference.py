@@ -1,5 +1,7 @@
 """The ``transformers`` source: an independent implementation, in float64, in a child process.
 
+Asked for float32 on a GPU it is the source ``cuda``: the same model code, on the device.
+
 `compute` asks a child (``python -m conformance.references.transformers_reference REQUEST ANSWER``)
 and needs neither torch nor transformers itself.
 
@@ -20,9 +22,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conformance.references.bounds import bound
 from conformance.references.reference import (
     ForcedQuery,
     GreedyQuery,
@@ -46,13 +50,16 @@ __all__ = ["TOP_K", "ReferenceFailed", "compute"]
 TOP_K = 20
 """Likeliest tokens kept per step; as many as vLLM gives by default (``max_logprobs``)."""
 
-_SELF_CHECK = 1e-9
+_SELF_CHECK = {"float64": 1e-9, "float32": bound("margin", "float32").value}
 """How far a greedy choice may lie below the best token of the pass without cache, in nats."""
 
-_NOTES = (
-    "eager attention; casts to narrower floats redirected to float64, narrower results refused",
-    "greedy tokens chosen with a key/value cache, log-probabilities from one pass without it",
-)
+_ARITHMETIC = {
+    "float64": (
+        "eager attention; casts to narrower floats redirected to float64, narrower results refused"
+    ),
+    "float32": "transformers, eager attention; products in float32, TF32 switched off",
+}
+_NOTE = "greedy tokens chosen with a key/value cache, log-probabilities from one pass without it"
 
 
 class ReferenceFailed(RuntimeError):
@@ -67,8 +74,13 @@ def compute(
     python: str = sys.executable,
     threads: int = 1,
     timeout: float = 600.0,
+    device: str = "cpu",
+    dtype: str = "float64",
 ) -> ReferenceSet:
     """Answers of the checkpoint's model to ``queries``, in order, in float64 on the CPU.
+
+    Or as ``device`` (``cuda``) and ``dtype`` (``float32``) say; log-probabilities are computed from
+    the logits in float64 always.
 
     ``python`` is the interpreter of the child, which must have torch and transformers; with
     ``threads`` = 1 the same machine gives the same bits. ``timeout`` is in seconds.
@@ -81,8 +93,14 @@ def compute(
         "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": str(threads),
+        "NVIDIA_TF32_OVERRIDE": "0",
     }
-    request = {"queries": [query_to_json(query) for query in queries], "top_k": top_k}
+    request = {
+        "queries": [query_to_json(query) for query in queries],
+        "top_k": top_k,
+        "device": device,
+        "dtype": dtype,
+    }
     with tempfile.TemporaryDirectory(prefix="reference-") as scratch:
         asked, answered = Path(scratch, "request.json"), Path(scratch, "answer.json")
         asked.write_text(json.dumps({**request, "checkpoint": str(checkpoint)}), encoding="utf-8")
@@ -131,22 +149,29 @@ def _float64_mode(*, strict: bool) -> Any:
 
 
 class _Model:
-    """A causal language model in float64; lives in the child process only."""
+    """A causal language model in one dtype; lives in the child process only."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, device: str, dtype: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        torch.set_default_dtype(torch.float64)
-        with _float64_mode(strict=False):
+        self._device, wanted = device, getattr(torch, dtype)
+        self._wide = dtype == "float64"
+        torch.set_default_dtype(wanted)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        with self._mode(strict=False):
             self._model = AutoModelForCausalLM.from_pretrained(
-                checkpoint, dtype=torch.float64, attn_implementation="eager", local_files_only=True
+                checkpoint, dtype=wanted, attn_implementation="eager", local_files_only=True
             ).eval()
+        self._model.to(device)
         state = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
         for name, tensor in state.items():
-            if tensor.is_floating_point() and tensor.dtype != torch.float64:
-                raise TypeError(f"{name} is {tensor.dtype} in a float64 model")
+            if tensor.is_floating_point() and tensor.dtype != wanted:
+                raise TypeError(f"{name} is {tensor.dtype} in a {dtype} model")
         self.vocab_size = int(self._model.config.vocab_size)
+
+    def _mode(self, *, strict: bool) -> Any:
+        return _float64_mode(strict=strict) if self._wide else nullcontext()
 
     def _forward(self, tokens: Sequence[int], cache: Any, use_cache: bool) -> tuple[Any, Any]:
         import torch
@@ -154,8 +179,8 @@ class _Model:
         outside = [token for token in tokens if not 0 <= token < self.vocab_size]
         if outside:
             raise ValueError(f"token ids outside the vocabulary of {self.vocab_size}: {outside}")
-        ids = torch.tensor([list(tokens)])
-        with torch.no_grad(), _float64_mode(strict=True):
+        ids = torch.tensor([list(tokens)], device=self._device)
+        with torch.no_grad(), self._mode(strict=True):
             out = self._model(input_ids=ids, past_key_values=cache, use_cache=use_cache)
         return out.logits[0], out.past_key_values
 
@@ -175,10 +200,10 @@ class _Model:
     def logits(self, prompt: Sequence[int], continuation: Sequence[int]) -> torch.Tensor:
         """Logits (steps, vocabulary), float64, of a full pass without cache."""
         logits, _ = self._forward([*prompt, *continuation], None, use_cache=False)
-        return logits[len(prompt) - 1 : -1]
+        return logits[len(prompt) - 1 : -1].cpu().double()
 
 
-def _answer(model: _Model, query: Query, top_k: int) -> SequenceReference:
+def _answer(model: _Model, query: Query, top_k: int, dtype: str) -> SequenceReference:
     import torch
 
     greedy = isinstance(query, GreedyQuery)
@@ -193,7 +218,7 @@ def _answer(model: _Model, query: Query, top_k: int) -> SequenceReference:
         if not bool(torch.isfinite(row).all()):
             raise ValueError(f"the reference is not finite at step {index}")
         values, ids = torch.sort(row, descending=True, stable=True)
-        if greedy and float(values[0] - row[token]) > _SELF_CHECK:
+        if greedy and float(values[0] - row[token]) > _SELF_CHECK[dtype]:
             raise ValueError(f"step {index}: with and without cache the best token differs")
         steps.append(
             StepReference(
@@ -219,20 +244,30 @@ def main(arguments: list[str]) -> int:
     import torch
     import transformers
 
+    from conformance.references.recording import machine
+
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
-    model = _Model(request["checkpoint"])
+    device, dtype = request["device"], request["dtype"]
+    model = _Model(request["checkpoint"], device, dtype)
     answers = [
-        _answer(model, query_from_json(query), request["top_k"]) for query in request["queries"]
+        _answer(model, query_from_json(query), request["top_k"], dtype)
+        for query in request["queries"]
     ]
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    notes = (_ARITHMETIC[dtype], _NOTE)
+    if on_gpu := device.startswith("cuda"):
+        where = machine()
+        versions |= {"cuda": where["cuda"], "driver": where["driver"]}
+        notes = (*notes, f"compute capability {'.'.join(map(str, where['capability']))}")
     name, digest = recipe_of(Path(request["checkpoint"])) or ("unknown", "unknown")
     provenance = Provenance(
-        source="transformers",
-        versions={"torch": torch.__version__, "transformers": transformers.__version__},
-        dtype="float64",
+        source="cuda" if on_gpu else "transformers",
+        versions=versions,
+        dtype=dtype,
         recipe=name,
         recipe_hash=digest,
-        device="cpu",
-        notes=_NOTES,
+        device=where["device"] if on_gpu else device,
+        notes=notes,
     )
     text = json.dumps(
         reference_set_to_json(ReferenceSet(provenance, tuple(answers))), allow_nan=False

@@ -450,8 +450,8 @@ def patches(format_: str) -> None:
     "--source",
     type=click.Choice(["transformers", "cuda"]),
     required=True,
-    help="transformers: what the scenarios' models generate, in float64, on this CPU. cuda: on this "
-    "machine's GPU, torch's device API, vLLM's kernels, the models, then the scenarios, as far as "
+    help="transformers: what the scenarios' models generate, in float64, on this CPU. cuda: on "
+    "this machine's GPU, torch's device API, vLLM's kernels, the models, then scenarios, as far as "
     "packages and time allow; a second call goes on",
 )
 @click.option(

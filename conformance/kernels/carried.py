@@ -1,8 +1,8 @@
 """Kernels on a machine that has Triton and no vLLM: their source cut out of vLLM's, and launched.
 
-A kernel's module imports half of vLLM, of which the kernel needs nothing. So what is carried is its
-own function, as it is written, with the functions and constants that it names, and those that these
-name. `torch` and `triton` are imported as ever. Whatever else it needs is refused, and not replaced.
+A kernel's module imports half of vLLM, of which the kernel needs nothing. So what is carried is
+its own function, as it is written, with the functions and constants that it names, and those that
+these name. What else of vLLM it needs is refused, and not replaced, but for `_STAND_INS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from conformance.kernels.store import Record, read, write
 from conformance.surface.sources import SourceTree, decode
 
 EXAMPLES = 40
-"""So many inputs of each kernel are carried: each new shape is compiled, and files are committed."""
+"""So many inputs of each kernel are carried: shapes are compiled, and files are committed."""
 
 _STAND_INS = {
     ("vllm.triton_utils", "triton"): "import triton",
@@ -111,9 +111,9 @@ def _gather(
     dropped = [d for d in decorators if ast.unparse(d) == "staticmethod"]
     skipped = {id(node) for decorator in dropped for node in ast.walk(decorator)}
     for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and id(node) not in skipped:
-            if node.id not in own and not hasattr(builtins, node.id):
-                _gather(tree, module, node.id, parts, homes)
+        named = node.id if isinstance(node, ast.Name) and id(node) not in skipped else None
+        if named and named not in own and not hasattr(builtins, named):
+            _gather(tree, module, named, parts, homes)
     lines = text.splitlines()
     first = min([statement.lineno, *(d.lineno for d in decorators if d not in dropped)])
     parts[key] = textwrap.dedent("\n".join(lines[first - 1 : statement.end_lineno]))
@@ -158,13 +158,17 @@ def pack(tree: SourceTree, kernel: str, module: str, record: Path, folder: Path)
     name = kernel.removeprefix("triton:")
     text = cut_out(tree, module, name)
     whole = read(record)
-    provenance = {**whole.provenance, "tolerance": GENERATOR[kernel].tolerance}
+    generator = GENERATOR[kernel]
+    provenance = {**whole.provenance, "tolerance": generator.tolerance}
+    if generator.model is not None:
+        provenance |= {"source": "a reference in numpy", "by": "numpy"}
+    apart = max(1, len(whole.examples) // EXAMPLES)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text(text)
     cut = replace(
         whole,
-        examples=whole.examples[:EXAMPLES],
-        after=whole.after[:EXAMPLES],
+        examples=whole.examples[::apart][:EXAMPLES],
+        after=whole.after[::apart][:EXAMPLES],
         provenance=provenance,
     )
     write(folder / f"{name}.json", cut)
@@ -201,7 +205,7 @@ def launch(
             want,
             got,
             carried.provenance["tolerance"],
-            "the interpreter leaves {}, the GPU {}",
+            f"{carried.provenance['source']} leaves {{}}, the GPU {{}}",
         )
         if told is not None:
             differ, first = differ + 1, first or told

@@ -67,7 +67,7 @@ def key(where: dict[str, Any]) -> str:
     """What a recording on such a machine depends on: the machine, and what is asked of it."""
     digest = hashlib.sha256(json.dumps(where, sort_keys=True).encode())
     for family in _FAMILIES:
-        digest.update(Path(family.__file__).read_bytes())
+        digest.update(Path(str(family.__file__)).read_bytes())
     return digest.hexdigest()[:20]
 
 

@@ -254,11 +254,11 @@ def main(arguments: list[str]) -> int:
         for query in request["queries"]
     ]
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    notes = (_ARITHMETIC[dtype], _NOTE)
+    notes = [_ARITHMETIC[dtype], _NOTE]
     if on_gpu := device.startswith("cuda"):
         where = machine()
         versions |= {"cuda": where["cuda"], "driver": where["driver"]}
-        notes = (*notes, f"compute capability {'.'.join(map(str, where['capability']))}")
+        notes.append(f"compute capability {'.'.join(map(str, where['capability']))}")
     name, digest = recipe_of(Path(request["checkpoint"])) or ("unknown", "unknown")
     provenance = Provenance(
         source="cuda" if on_gpu else "transformers",
@@ -267,7 +267,7 @@ def main(arguments: list[str]) -> int:
         recipe=name,
         recipe_hash=digest,
         device=where["device"] if on_gpu else device,
-        notes=notes,
+        notes=tuple(notes),
     )
     text = json.dumps(
         reference_set_to_json(ReferenceSet(provenance, tuple(answers))), allow_nan=False

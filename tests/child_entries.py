@@ -99,3 +99,74 @@ def ask_clauses(journal: Any) -> None:
     from conformance.references.recording import asked
 
     journal.result("asked", asked())
+
+
+def launch_carried(journal: Any, folder: str, examples: int) -> None:
+    """Cut every kernel out of vLLM, and launch it beside vLLM's own; report what differs.
+
+    ``folder`` gets the sources, and an example of each as a record.
+
+    Both are interpreted. One that cannot be is left out, and so are outputs in bfloat16, which the
+    interpreter cuts off.
+    """
+    from pathlib import Path
+
+    from conformance.kernels.carried import left_by, loaded, cut_out
+    from conformance.kernels.comparing import difference
+    from conformance.kernels.example import BFLOAT16
+    from conformance.kernels.generators import GENERATOR
+    from conformance.kernels.recording import (
+        contents_after,
+        drawn_from,
+        launched_kernel,
+        parameters_of,
+    )
+    from conformance.kernels.store import Record, write
+    from conformance.surface.sources import open_source
+
+    tree, counts, told = open_source("installed"), {}, {}
+    for kernel, generator in GENERATOR.items():
+        name = kernel.removeprefix("triton:")
+        path = Path(folder, f"{name}.py")
+        path.write_text(cut_out(tree, generator.module, name))
+        launched, carried = launched_kernel(generator.home), loaded(path, name.split(".")[-1])
+        names, constants = parameters_of(launched)
+        drawn = drawn_from(generator, names, examples)
+        record = Record(kernel, names, constants, tuple(drawn[:1]), (), {})
+        write(path.with_suffix(".json"), record)
+        if generator.model is not None:
+            continue
+        counts[kernel] = 0
+        for example in drawn:
+            if any(
+                getattr(example.arguments[n], "dtype", "") == BFLOAT16 for n in generator.rounded
+            ):
+                continue
+            want = contents_after(generator, launched, names, example)
+            if found := difference(example, want, left_by(carried, example, "cpu")):
+                told[kernel] = found
+            counts[kernel] += 1
+    journal.result("launches", counts)
+    journal.result("differ", told)
+
+
+def held_to_the_interpreter(journal: Any, path: str) -> None:
+    """Launch a kernel on a recording's inputs, interpreted; report what the recording has else."""
+    from pathlib import Path
+
+    from conformance.kernels.comparing import difference
+    from conformance.kernels.generators import GENERATOR
+    from conformance.kernels.recording import contents_after, launched_kernel, parameters_of
+    from conformance.kernels.store import read
+
+    record = read(Path(path))
+    generator = GENERATOR[record.kernel]
+    launched = launched_kernel(generator.home)
+    names, _ = parameters_of(launched)
+    told = []
+    for number, (example, got) in enumerate(zip(record.examples, record.after, strict=True)):
+        want = contents_after(generator, launched, names, example)
+        said = "the interpreter leaves {}, the GPU {}"
+        if found := difference(example, want, got, generator.tolerance, said):
+            told.append(f"{number}: {found}")
+    journal.result("differ", told)

@@ -192,13 +192,13 @@ def launch(
         raise RuntimeError("TRITON_INTERPRET is set: what the interpreter does is no GPU's")
     begun = time.monotonic()
     carried = read(folder / f"{name}.json")
-    kernel = _loaded(folder / f"{name}.py", name.rpartition(".")[2])
+    kernel = loaded(folder / f"{name}.py", name.rpartition(".")[2])
     after: list[tuple[bytes, ...]] = []
     differ, first = 0, None
     for example, want in zip(carried.examples, carried.after, strict=True):
         if time.monotonic() - begun > seconds:
             break
-        got = _after(kernel, example, device)
+        got = left_by(kernel, example, device)
         after.append(got)
         told = difference(
             example,
@@ -241,7 +241,8 @@ def key_of(path: Path) -> str | None:
     return key if path.with_suffix(".safetensors").exists() else None
 
 
-def _loaded(path: Path, name: str) -> Any:
+def loaded(path: Path, name: str) -> Any:
+    """The kernel of a carried source."""
     spec = importlib.util.spec_from_file_location("carried_kernel", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -249,7 +250,8 @@ def _loaded(path: Path, name: str) -> Any:
     return getattr(module, name)
 
 
-def _after(kernel: Any, example: Example, device: str) -> tuple[bytes, ...]:
+def left_by(kernel: Any, example: Example, device: str) -> tuple[bytes, ...]:
+    """The contents of all regions after a launch on a copy of them in a device's memory."""
     placed = Placed(example, device)
     if 0 not in example.grid:  # a launch of no programs does nothing, and is refused
         kernel[example.grid](**placed.arguments)

@@ -23,6 +23,10 @@ from conformance.target import Subject, WrongUse
 SCHEMA = "vllm-conformance/scenario-recording/1"
 SUBJECT = Subject("stock vLLM", None)
 _GPU_WORKER = "vllm.v1.worker.gpu_worker.Worker"
+_LARGEST = 4 << 20
+"""Bytes of a file: it is to be committed."""
+_NOT_ASKED = ("claim", "limit", "nightly", "refusals", "versions")
+"""What of a scenario decides nothing of what it gives."""
 
 
 class NotRecorded(Exception):
@@ -39,8 +43,9 @@ def recordable(vllm: str) -> tuple[Scenario, ...]:
 
 
 def hashes(scenario: Scenario) -> dict[str, str]:
-    """SHA-256, hex, of the scenario as JSON, and of each checkpoint that it names."""
-    text = json.dumps(scenario.to_json(), sort_keys=True)
+    """SHA-256, hex, of what a scenario asks, as JSON, and of each checkpoint that it names."""
+    asked = {k: v for k, v in scenario.to_json().items() if k not in _NOT_ASKED}
+    text = json.dumps(asked, sort_keys=True)
     names = [name for name in (scenario.recipe, scenario.draft, *scenario.adapters) if name]
     return {
         "scenario": hashlib.sha256(text.encode()).hexdigest(),
@@ -63,7 +68,11 @@ def record(runs: Runs, scenario: Scenario, path: Path, where: dict[str, Any]) ->
 
 
 def write(run: ChildRun, scenario: Scenario, path: Path, where: dict[str, Any]) -> int:
-    """Write what a run gave, if vLLM's GPU worker was the one that ran it; see `record`."""
+    """Write what a run gave, if vLLM's GPU worker was the one that ran it; see `record`.
+
+    Raises:
+        NotRecorded: it was another, or the file would be too large.
+    """
     variants = [f"built#{variant}" if variant else "built" for variant in scenario.variants]
     workers = {worker for name in variants for worker, _ in run.results[name]}
     if workers != {_GPU_WORKER}:
@@ -76,7 +85,10 @@ def write(run: ChildRun, scenario: Scenario, path: Path, where: dict[str, Any]) 
         "command": _command(scenario.name),
         "steps": steps,
     }
-    write_whole(path, json.dumps(data, indent=1, sort_keys=True) + "\n")
+    text = json.dumps(data, sort_keys=True, separators=(",", ":")) + "\n"
+    if len(text) > _LARGEST:
+        raise NotRecorded(f"{len(text):,} bytes are more than the {_LARGEST:,} that are kept")
+    write_whole(path, text)
     return sum(len(generations) for generations in steps.values())
 
 

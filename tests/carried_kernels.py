@@ -32,8 +32,11 @@ def compiled(head: Path) -> int:
         elif isinstance(value, View):
             integer = value.dtype.replace("uint", "u").replace("int", "i")
             signature[parameter.name] = f"*{_TYPES.get(value.dtype, integer)}"
+        elif isinstance(value, float):
+            signature[parameter.name] = "fp32"
         else:
-            signature[parameter.name] = {bool: "i1", int: "i64", float: "fp32"}[type(value)]
+            wide = "i32" if -(2**31) <= value < 2**31 else "i64"
+            signature[parameter.name] = "i1" if isinstance(value, bool) else wide
     done = triton.compile(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32))
     return len(done.asm["cubin"])
 

@@ -111,7 +111,7 @@ def launch_carried(journal: Any, folder: str, examples: int) -> None:
     """
     from pathlib import Path
 
-    from conformance.kernels.carried import left_by, loaded, cut_out
+    from conformance.kernels.carried import cut_out, left_by, loaded
     from conformance.kernels.comparing import difference
     from conformance.kernels.example import BFLOAT16
     from conformance.kernels.generators import GENERATOR

@@ -77,7 +77,7 @@ def test_stages_go_in_order_and_a_failure_ends_nothing() -> None:
     second = Stage("two", lambda: [_piece("c", lambda: done.append("c"))])
     tally, said = _run(first, second)
     assert done == ["b", "c"]
-    assert said[0] == "one/a: failed: RuntimeError: out of memory"
+    assert said[0] == "one/a: failed: RuntimeError: out of memory ... more"
     assert (tally.recorded, tally.failed, tally.status) == (["one/b", "two/c"], ["one/a"], 1)
 
 

@@ -95,7 +95,8 @@ def run(
         except Exception as error:
             tally.failed.append(name)
             lines = str(error).splitlines() or [""]
-            say(f"{name}: failed: {type(error).__name__}: {lines[0]}")
+            told = " ... ".join(dict.fromkeys((lines[0], lines[-1])))  # of a traceback, the error
+            say(f"{name}: failed: {type(error).__name__}: {told}")
         else:
             tally.recorded.append(name)
             say(f"{name}: {told} ({clock() - begun:.0f} s)")

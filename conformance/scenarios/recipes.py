@@ -21,6 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from conformance.scenarios.families import FAMILIES, Family
+from conformance.scenarios.layouts import layout
 from conformance.scenarios.smollm2 import (
     SMOLLM2_CONFIG,
     SMOLLM2_PACKAGE,
@@ -28,7 +30,16 @@ from conformance.scenarios.smollm2 import (
     PackageMissing,
     find_gguf,
 )
-from conformance.scenarios.weights import LlamaShape, WeightScales, llama_weights, perturbed
+from conformance.scenarios.weights import (
+    Drawn,
+    LlamaShape,
+    WeightScales,
+    drawing,
+    drawn_weights,
+    llama_weights,
+    perturbed,
+    rounded,
+)
 
 __all__ = ["RECIPES", "ModelRecipe", "materialise", "recipe_hash", "recipe_of"]
 
@@ -42,11 +53,13 @@ _RECIPE_FILE = "recipe.json"
 class ModelRecipe:
     """One model, described completely.
 
-    Exactly one origin of weights: ``scales`` (drawn from ``seed``), ``derived_from`` with
-    ``perturbation`` (another recipe's weights plus noise of that relative size, drawn from
-    ``seed``), or ``package`` (weights that an installed distribution carries).
+    Exactly one origin of weights: ``scales`` (a llama, drawn from ``seed``), ``drawn`` (the tensors
+    of the layout of that name, drawn from ``seed``), ``derived_from`` with ``perturbation``
+    (another recipe's weights plus noise of that relative size, drawn from ``seed``), or ``package``
+    (weights that an installed distribution carries).
 
-    ``config`` is the checkpoint's ``config.json``; ``dtype`` is that of the stored weights.
+    ``config`` is the checkpoint's ``config.json``; ``dtype`` is that of the stored weights, and
+    ``grain``, where it is not 0, what all of them are rounded to multiples of.
     ``tokenizer`` is ``words`` (a word per id) or ``bytes`` (every byte, and pairs of letters and
     digits); a packaged model brings its own. ``why`` says what the recipe is for; it is no part of
     the hash.
@@ -57,16 +70,20 @@ class ModelRecipe:
     seed: int = 0
     dtype: str = "float32"
     scales: WeightScales | None = None
+    drawn: tuple[Drawn, ...] | None = None
     derived_from: str | None = None
     perturbation: float = 0.0
+    grain: float = 0.0
     package: PackagedWeights | None = None
     tokenizer: str = "words"
     why: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        origins = (self.scales, self.derived_from, self.package)
+        origins = (self.scales, self.drawn, self.derived_from, self.package)
         if sum(origin is not None for origin in origins) != 1:
-            raise ValueError(f"recipe {self.name}: give one of scales, derived_from, package")
+            raise ValueError(
+                f"recipe {self.name}: give one of scales, drawn, derived_from, package"
+            )
         if (self.derived_from is None) != (self.perturbation == 0.0):
             raise ValueError(f"recipe {self.name}: derived_from and perturbation go together")
         if self.dtype != "float32":
@@ -143,6 +160,15 @@ _ALL = (
         why="tiny-llama with eight layers: an EAGLE-3 head taps the states of three of its target.",
     ),
     ModelRecipe(
+        name="tiny-llama-grained",
+        config=_TINY_CONFIG,
+        seed=41033,
+        scales=_TINY_SCALES,
+        grain=1 / 128,
+        why="tiny-llama with weights that float32, bfloat16 and float16 all hold: what a precision "
+        "changes is what is computed, not the model.",
+    ),
+    ModelRecipe(
         name="tiny-llama-bytes",
         config=_TINY_CONFIG,
         seed=41033,
@@ -159,7 +185,20 @@ _ALL = (
     ),
 )
 
-RECIPES: Mapping[str, ModelRecipe] = MappingProxyType({recipe.name: recipe for recipe in _ALL})
+
+def _of(family: Family) -> ModelRecipe:
+    return ModelRecipe(
+        name=family.name,
+        config=family.configuration,
+        seed=family.seed,
+        drawn=family.rows,
+        why=family.why,
+    )
+
+
+RECIPES: Mapping[str, ModelRecipe] = MappingProxyType(
+    {recipe.name: recipe for recipe in (*_ALL, *map(_of, FAMILIES.values()))}
+)
 """Every known recipe by its name."""
 
 
@@ -174,11 +213,15 @@ def _canonical(recipe: ModelRecipe) -> dict[str, Any]:
     }
     if recipe.scales is not None:
         data["scales"] = vars(recipe.scales)
+    if recipe.drawn is not None:
+        data["tensors"] = drawing(layout(recipe.name), recipe.drawn)
     if recipe.derived_from is not None:
         data["derived_from"] = _canonical(_base(recipe))
         data["perturbation"] = recipe.perturbation
     if recipe.package is not None:
         data["package"] = vars(recipe.package)
+    if recipe.grain:
+        data["grain"] = recipe.grain
     if recipe.tokenizer != "words":
         data["tokenizer"] = recipe.tokenizer
     return data
@@ -239,7 +282,7 @@ def materialise(recipe: ModelRecipe, cache: Path) -> Path:
             find_gguf(recipe.package)
             _convert_package(scratch)
         else:
-            _write_llama(recipe, scratch)
+            _write_drawn(recipe, scratch)
         _write_json(scratch / "config.json", dict(recipe.config))
         special = ("bos_token_id", "eos_token_id", "pad_token_id")
         _write_json(
@@ -286,10 +329,15 @@ def _weights(recipe: ModelRecipe) -> tuple[dict[str, Any], WeightScales]:
     return perturbed(base, _shape(recipe), recipe.seed, scales, recipe.perturbation), scales
 
 
-def _write_llama(recipe: ModelRecipe, directory: Path) -> None:
+def _write_drawn(recipe: ModelRecipe, directory: Path) -> None:
     from safetensors.numpy import save_file
 
-    weights, _ = _weights(recipe)
+    if recipe.drawn is not None:
+        weights = drawn_weights(layout(recipe.name), recipe.seed, recipe.drawn)
+    else:
+        weights, _ = _weights(recipe)
+    if recipe.grain:
+        weights = {name: rounded(tensor, recipe.grain) for name, tensor in weights.items()}
     # The tag tells transformers that the tensors are laid out as PyTorch has them.
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     write = _write_byte_tokenizer if recipe.tokenizer == "bytes" else _write_word_tokenizer

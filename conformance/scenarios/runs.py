@@ -119,7 +119,7 @@ class Runs:
         *,
         top: int | None = None,
     ) -> list[Judgement]:
-        """Hold a step's greedy float32 outputs against transformers', request by request.
+        """Hold a step's greedy outputs against transformers', within what its precision allows.
 
         The reference's own text is a recorded one. What it makes of another, where a run's parts
         from it, is asked for when it is needed. ``top`` is how many log-probabilities per position
@@ -138,12 +138,13 @@ class Runs:
         def ask(queries: Sequence[ForcedQuery]) -> Sequence[SequenceReference]:
             return self.reference(scenario.recipe, queries)
 
+        dtype = scenario.dtype
         return judge(
             [Observed(g.tokens, g.logprobs or None) for g in generations],
             references,
             ask,
-            token_bound=bound("margin", "float32").value,
-            logprob_bound=bound("logprob", "float32").value,
+            token_bound=bound("margin", dtype).value,
+            logprob_bound=bound("logprob", dtype).value,
             top=top,
         )
 

@@ -86,7 +86,8 @@ class Scenario:
     with worker processes). ``threads`` is how many torch computes with in the child; several
     children run at once, and threads of theirs that wait for each other cost more than they bring.
     ``versions`` (PEP 440) are the releases that have what it is about. ``nightly``: it takes long,
-    and runs only with ``--nightly``. ``adapters`` are the recipes of LoRA adapters.
+    and runs only with ``--nightly``. ``adapters`` are the recipes of LoRA adapters. ``on_v2``: it
+    is run on the V2 runner too, whose kernels are interpreted.
     """
 
     name: str
@@ -105,11 +106,17 @@ class Scenario:
     refusals: tuple[Refusal, ...] = ()
     nightly: bool = False
     adapters: tuple[str, ...] = ()
+    on_v2: bool = True
 
     @property
     def in_worker_processes(self) -> bool:
         """Whether the workers live in processes of their own."""
         return self.kind != "engine" or "tensor_parallel_size" in self.engine
+
+    @property
+    def dtype(self) -> str:
+        """What the engines compute in."""
+        return str(self.engine.get("dtype", "float32"))
 
     @property
     def runs(self) -> tuple[tuple[Step, str], ...]:

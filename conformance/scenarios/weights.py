@@ -12,7 +12,8 @@ numpy is imported inside the functions: importing this module costs nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,17 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float32]
 
-__all__ = ["LlamaShape", "WeightScales", "llama_weights", "perturbed", "uniform"]
+__all__ = [
+    "Drawn",
+    "LlamaShape",
+    "WeightScales",
+    "drawing",
+    "drawn_weights",
+    "llama_weights",
+    "perturbed",
+    "rounded",
+    "uniform",
+]
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,15 @@ class WeightScales:
     mlp_out: float
     norm: float
     head: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """How the tensors are drawn in whose names ``pattern`` is found: ``centre + scale * u``."""
+
+    pattern: str
+    scale: float
+    centre: float = 0.0
 
 
 def uniform(seed: int, name: str, shape: tuple[int, ...]) -> Array:
@@ -108,6 +128,34 @@ def llama_weights(shape: LlamaShape, seed: int, scales: WeightScales) -> dict[st
     return weights
 
 
+def drawing(
+    layout: Mapping[str, tuple[int, ...]], rows: Sequence[Drawn]
+) -> dict[str, tuple[tuple[int, ...], float, float]]:
+    """Tensor name -> extents, centre and scale, of the first row that fits.
+
+    Errors: KeyError for a tensor that no row fits.
+    """
+    found = {}
+    for name, extents in layout.items():
+        row = next((row for row in rows if re.search(row.pattern, name)), None)
+        if row is None:
+            raise KeyError(f"nothing says how {name} is drawn")
+        found[name] = (extents, row.centre, row.scale)
+    return found
+
+
+def drawn_weights(
+    layout: Mapping[str, tuple[int, ...]], seed: int, rows: Sequence[Drawn]
+) -> dict[str, Array]:
+    """A float32 tensor for each name of ``layout``: ``centre + scale * u``, as `drawing` has it."""
+    import numpy as np
+
+    return {
+        name: np.float32(centre) + np.float32(scale) * uniform(seed, name, extents)
+        for name, (extents, centre, scale) in drawing(layout, rows).items()
+    }
+
+
 def perturbed(
     weights: Mapping[str, Array],
     shape: LlamaShape,
@@ -126,3 +174,10 @@ def perturbed(
         amplitude = np.float32(relative) * np.float32(getattr(scales, kind))
         noisy[name] = weights[name] + amplitude * uniform(seed, name, extents)
     return noisy
+
+
+def rounded(tensor: Array, grain: float) -> Array:
+    """``tensor`` in multiples of ``grain``, a power of two: nothing else is rounded."""
+    import numpy as np
+
+    return np.rint(tensor / np.float32(grain)) * np.float32(grain)

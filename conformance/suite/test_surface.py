@@ -23,7 +23,7 @@ from conformance.target import Subject, WrongUse
 _LINES = 20
 # The recorder sees its own process only.
 _RECORDED = [of_scenario(s) for s in SCENARIOS if not s.in_worker_processes]
-_RECORDED_ON_V2 = [of_v2_scenario(s) for s in SCENARIOS if not s.in_worker_processes]
+_RECORDED_ON_V2 = [of_v2_scenario(s) for s in SCENARIOS if s.on_v2 and not s.in_worker_processes]
 
 
 def changed(known: Inventory, found: Inventory) -> str | None:

@@ -18,7 +18,7 @@ from conformance.scenarios.scenario import TRANSFORMERS, Scenario
 from conformance.suite.cases import V2_RUNNERS, first_difference, of_v2_scenario, stopped
 from conformance.target import Subject
 
-_POSSIBLE = [s for s in SCENARIOS if not s.in_worker_processes]
+_POSSIBLE = [s for s in SCENARIOS if s.on_v2 and not s.in_worker_processes]
 _EVERY = [of_v2_scenario(s) for s in _POSSIBLE]
 _RUNS = [(s, step, name) for s in _POSSIBLE for step, name in s.runs]
 _COMPARED = [of_v2_scenario(s, name) for s, step, name in _RUNS if step.against == TRANSFORMERS]

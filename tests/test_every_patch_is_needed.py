@@ -78,6 +78,13 @@ _SHOWN_BY_AN_ENGINE = {
         "lora-vocabulary",
         _without("lora-vocabulary"),
     ),
+    "vllm._custom_ops.selective_scan_fwd": ("v1", "model-mamba", _failed),
+    "vllm._custom_ops.selective_state_update_cpu": ("v1", "model-mamba", _failed),
+    "vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm": (
+        "v1",
+        "model-mamba",
+        _failed,
+    ),
 }
 # And a row of the contract that is reached through what the patch replaces.
 _SHOWN_BY_A_ROW = {_LOADER: "tensors/a-tensor-is-made-on-the-device@load"}

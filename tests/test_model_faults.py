@@ -18,6 +18,7 @@ FAULTS = (
     ("IgnoresTheRotaryBase", "model-heads-80"),
     ("TurnsTheSlopesAround", "model-falcon-alibi"),
     ("ForgetsTheSinks", "model-gpt-oss"),
+    ("DecaysByOtherRates", "model-mamba"),
     # Large enough for the wider bounds of 16 bits.
     ("PairsOtherHalves", "precision-bfloat16"),
 )

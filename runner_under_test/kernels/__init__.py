@@ -1,7 +1,8 @@
 """PyTorch implementations of the Triton kernels that vLLM's V1 runner launches.
 
 ``KERNELS`` lists them as data: which kernel of vLLM each one replaces and why. Nothing here
-imports vLLM; putting a ``KernelStandIn`` in place is the business of the patches.
+imports vLLM; putting a ``KernelStandIn`` in place is the business of the patches. `selective_scan`
+is in no list: what it replaces are operators of vLLM's, not kernels of Triton's.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from runner_under_test.patches import (
     events,
     kernels,
     loading,
+    mamba,
     pinned,
     sampling,
     streams,
@@ -45,6 +46,7 @@ REGISTER = Register(
         *embedding.PATCHES,
         *drafting.PATCHES,
         *adapters.PATCHES,
+        *mamba.PATCHES,
         *kernels.PATCHES,
     )
 )

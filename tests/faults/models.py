@@ -87,3 +87,12 @@ class ForgetsTheSinks(_Changed):
         """Take the sinks away."""
         for layer in self.layers("impl"):
             layer.impl.sinks = torch.full_like(layer.impl.sinks, -1e4)
+
+
+class DecaysByOtherRates(_Changed):
+    """Lets the states of Mamba 1 decay by the rates of other channels."""
+
+    def change(self) -> None:
+        """Turn the rates around, from channel to channel."""
+        for layer in self.layers("A"):
+            layer.A.data = layer.A.data.flip(0)

@@ -34,17 +34,9 @@ _BY_DEFAULT = frozenset(
 )
 """One for each mechanism; the others run nightly."""
 
-# docs/findings/cpu-mamba-1-has-no-scan.md; ours profiles the model, and gets as far as that.
-_NO_SCAN = (
-    Refusal("has no attribute 'selective_scan_fwd'", subjects=("upstream",)),
-    Refusal("Expected a.stride(-1) == 1", subjects=("ours",)),
-)
-
 _REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
     # Sinks in float32 are taken from 0.31 on.
     "gpt-oss": (Refusal("expected scalar type BFloat16 but found Float", versions="<0.31"),),
-    "jamba": _NO_SCAN,
-    "mamba": _NO_SCAN,
     "qwen3-next": (Refusal("CPU GDN attention requires BF16."),),
 }
 """By family, what vLLM says where it does not run it on a CPU."""

@@ -78,6 +78,7 @@ _SHOWN_BY_AN_ENGINE = {
         "lora-vocabulary",
         _without("lora-vocabulary"),
     ),
+    "vllm._custom_ops.cpu_attention_with_kv_cache": ("v1", "model-gpt-oss", _failed),
     "vllm._custom_ops.selective_scan_fwd": ("v1", "model-mamba", _failed),
     "vllm._custom_ops.selective_state_update_cpu": ("v1", "model-mamba", _failed),
     "vllm.model_executor.layers.utils.dispatch_cpu_unquantized_gemm": (

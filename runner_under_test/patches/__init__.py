@@ -19,6 +19,7 @@ from runner_under_test.patches import (
     mamba,
     pinned,
     sampling,
+    sinks,
     streams,
     threads,
     unified,
@@ -47,6 +48,7 @@ REGISTER = Register(
         *drafting.PATCHES,
         *adapters.PATCHES,
         *mamba.PATCHES,
+        *sinks.PATCHES,
         *kernels.PATCHES,
     )
 )

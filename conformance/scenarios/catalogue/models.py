@@ -35,8 +35,6 @@ _BY_DEFAULT = frozenset(
 """One for each mechanism; the others run nightly."""
 
 _REFUSALS: Mapping[str, tuple[Refusal, ...]] = {
-    # Sinks in float32 are taken from 0.31 on.
-    "gpt-oss": (Refusal("expected scalar type BFloat16 but found Float", versions="<0.31"),),
     "qwen3-next": (Refusal("CPU GDN attention requires BF16."),),
 }
 """By family, what vLLM says where it does not run it on a CPU."""

@@ -403,13 +403,23 @@ def test_query_without_sense_is_refused(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("what", ["logprob", "margin"])
-def test_bound_is_the_factor_times_the_largest_measured(what: str) -> None:
-    found = bound(what, "float32")
-    largest = max(item.largest for item in MEASUREMENTS if item.what == what)
+_MEASURED = sorted({(item.what, item.dtype) for item in MEASUREMENTS})
+
+
+@pytest.mark.parametrize(("what", "dtype"), _MEASURED)
+def test_bound_is_the_factor_times_the_largest_measured(what: str, dtype: str) -> None:
+    found = bound(what, dtype)
+    measured = [item for item in MEASUREMENTS if (item.what, item.dtype) == (what, dtype)]
+    largest = max(item.largest for item in measured)
     assert found.value == FACTOR * largest
-    assert {item.recipe for item in found.measurements} == {"tiny-llama", "smollm2-135m"}
+    assert found.measurements == tuple(measured)
     assert f"{largest:.3g}" in str(found)
+
+
+@pytest.mark.parametrize("what", ["logprob", "margin"])
+def test_float32_was_measured_on_a_drawn_model_and_a_real_one(what: str) -> None:
+    found = bound(what, "float32")
+    assert {item.recipe for item in found.measurements} == {"tiny-llama", "smollm2-135m"}
 
 
 def test_bound_that_nobody_measured_is_an_error_with_the_command() -> None:

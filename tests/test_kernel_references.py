@@ -80,7 +80,9 @@ def test_the_lists_name_what_there_is_and_nothing_twice() -> None:
     from conformance.kernels.references import REFERENCE
     from conformance.kernels.references.pending import NO_REFERENCE
 
-    reached = {kernel for v in VERSIONS for kernel in launched(load(known_path(v)), "v2")}
+    reached = {
+        kernel for v in VERSIONS for kernel in launched(load(known_path(v)), "v2", surely=False)
+    }
     assert {f"triton:{name}" for name in V2_KERNELS} == set(REFERENCE) <= reached
     assert set(NO_REFERENCE) <= reached
     assert not set(NO_REFERENCE) & set(REFERENCE)

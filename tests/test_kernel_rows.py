@@ -48,10 +48,12 @@ def test_a_new_kernel_has_none_and_is_told(inventories: dict[str, Inventory]) ->
     assert without_generator(Inventory.of("", [unsure]), GENERATOR) == {}
 
 
-def test_a_generator_is_for_what_some_release_launches(inventories: dict[str, Inventory]) -> None:
+def test_a_generator_is_for_what_some_release_may_launch(inventories: dict[str, Inventory]) -> None:
     from conformance.kernels.generators import GENERATOR
 
-    reached = {kernel for inventory in inventories.values() for kernel in launched(inventory)}
+    reached = {
+        kernel for inventory in inventories.values() for kernel in launched(inventory, surely=False)
+    }
     assert set(GENERATOR) <= reached
 
 

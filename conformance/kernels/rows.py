@@ -42,11 +42,17 @@ class KernelRow:
         return ", ".join(f"{site.module}:{site.line} ({site.function})" for site in self.sites)
 
 
-def launched(inventory: Inventory, generation: str = "v1") -> dict[str, tuple[Row, ...]]:
-    """The kernels that a runner generation surely launches on a CPU, with the sites that do."""
+def launched(
+    inventory: Inventory, generation: str = "v1", *, surely: bool = True
+) -> dict[str, tuple[Row, ...]]:
+    """The kernels that a runner generation launches on a CPU, with the sites that do.
+
+    Where not ``surely``, those too of which the walker does not know whether it does.
+    """
+    wanted = {"true"} if surely else {"true", "unknown"}
     found: dict[str, list[Row]] = {}
     for row in inventory.generation(generation):
-        if row.attribute.startswith(PREFIX) and row.kind == "launch" and row.on_cpu == "true":
+        if row.attribute.startswith(PREFIX) and row.kind == "launch" and row.on_cpu in wanted:
             found.setdefault(row.attribute, []).append(row)
     return {kernel: tuple(sites) for kernel, sites in sorted(found.items())}
 

@@ -17,9 +17,16 @@ _RECORDS = {
 """Modules whose own record of the originals is no use of them, and why."""
 
 
+_OTHERS = frozenset({"vllm.platforms.rocm", "vllm.platforms.tpu", "vllm.platforms.xpu"})
+"""Modules that load another platform's library of operators, which may end the process."""
+
+
 def import_all(names: Iterable[str]) -> list[str]:
-    """Import what can be imported here; return what cannot."""
+    """Import what can be imported here; return what cannot, or is for another platform."""
     missing = []
+    # Python raises ImportError for what is None among the modules.
+    kept_out: dict[str, Any] = dict.fromkeys(_OTHERS - sys.modules.keys())
+    sys.modules.update(kept_out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in names:
@@ -29,6 +36,8 @@ def import_all(names: Iterable[str]) -> list[str]:
                 if isinstance(error, KeyboardInterrupt):
                     raise
                 missing.append(name)
+    for name in kept_out:
+        del sys.modules[name]
     return missing
 
 
@@ -50,7 +59,7 @@ def captures(originals: dict[int, str], stand_ins: set[int]) -> Iterator[tuple[s
                 if not _defines(name, key, value):
                     yield f"{name}.{key}", originals[id(value)]
             elif getattr(value, "__module__", None) == name:
-                yield from _inside(f"{name}.{key}", value, originals)
+                yield from _inside(f"{name}.{key}", value, originals, stand_ins)
             elif isinstance(value, dict | list | tuple):
                 yield from _in_container(f"{name}.{key}", value, originals)
 
@@ -62,10 +71,14 @@ def _defines(module: str, key: str, value: Any) -> bool:
     )
 
 
-def _inside(label: str, value: Any, originals: dict[int, str]) -> Iterator[tuple[str, str]]:
+def _inside(
+    label: str, value: Any, originals: dict[int, str], stand_ins: set[int]
+) -> Iterator[tuple[str, str]]:
     """What a function or class of the module holds."""
     if isinstance(value, type):
         for key, held in list(vars(value).items()):
+            if id(_plain(held)) in stand_ins:
+                continue
             if id(held) in originals and not key.startswith("__"):
                 yield f"{label}.{key}", originals[id(held)]
             yield from _in_function(f"{label}.{key}", _plain(held), originals)
